@@ -103,7 +103,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     if not is_product(algorithm.noise):
         return functools.reduce(np.maximum, (_norm_gram(A, bins) for A in _block_norms(algorithm.noise, victims)))
     assert causal is not None
-    if causal.fresh:
+    if algorithm.noise.step_factor is not None:
         return np.eye(bins) * (algorithm.num_steps // bins)
     if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
         return known
@@ -240,8 +240,7 @@ def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | No
 
     Raises, cost: as `time_gram` with a bin for each step.
     """
-    causal = algorithm.noise.causal
-    if is_product(algorithm.noise) and causal is not None and causal.fresh:
+    if algorithm.noise.step_factor is not None:
         return None
     return time_gram(algorithm, victims, algorithm.num_steps)
 

@@ -214,19 +214,25 @@ class Guarantee(Statement):
         """The guarantee of both runs seen together.
 
         mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
-        runs must have independent noise and independently sampled batches (so keys of their own), and each must start
-        from public data or from models that the attacker already knows; a run that continues from unseen models is
-        one longer run instead.
+        runs
+        must have independent noise and independently sampled batches (so keys of their own), and each must start from
+        public
+        data or from models that the attacker already knows; a run that continues from unseen models is one longer run
+        instead.
 
-        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run
-            was bounded by samples.
-        Returns: A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves,
-            the sensitivity of both in units of the smaller noise_std.
-        Guarantees: Holds also when the second run is chosen after seeing the first; carries every assumption of both.
-            "exact" only if both are and there is one victim (the worst node of each run need not be the same).
+        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run was
+            bounded
+            by samples.
+        Returns: noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the sensitivity of
+            both
+            in units of the smaller noise_std.
+        Guarantees: holds also when the second run is chosen after seeing the first; carries every assumption of both.
+            "exact"
+            only if both are and there is one victim (the worst node of each run need not be the same).
         Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
-            unit, victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
-            compose run by run.
+            unit,
+            victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
+                compose.
         """
         return composed(self, other, bins=bins)
 
@@ -234,12 +240,11 @@ class Guarantee(Statement):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
-        """The inverse of `to_dict`; the fields are checked as in the constructor.
-
-        What a file claims is not computed anew, and the guarantee says so.
+        """The inverse of `to_dict`, not computed anew, and the guarantee says so.
 
         Raises: InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number
-            beside the curve that is not the curve's.
+            beside the
+            curve that is not the curve's.
         """
         try:
             read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
@@ -250,19 +255,15 @@ class Guarantee(Statement):
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the guarantee as JSON; readers see the old file or the whole new one.
-
-        Raises: InvalidInput: the file cannot be written there.
+        """Write the guarantee as JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot
+        be written.
         """
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
-        """Read a file written by `save`.
-
-        Raises: InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
-        """
+        """Read a file of `save`. Raises: InvalidInput: it cannot be read, is not JSON, or is not a guarantee."""
         path = check.path(path=path)
         data = guarantee_texts.read_json(path)
         try:

@@ -242,8 +242,9 @@ class Losses(LossTable):
     def by_victim(self, noise_std: float, *, adaptive: bool | None = None) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
-        Args: adaptive: the numbers for adaptive gradients; False: for non-adaptive gradients, and so labelled. Default
-            as for `guarantee`: adaptive, but for matrices that do not prove it.
+        Args: adaptive: False: numbers for non-adaptive gradients, so labelled. Default as for `guarantee`: adaptive,
+            but for
+            matrices that do not prove it.
         """
         adaptive = self.exposures.adaptive if adaptive is None else adaptive
         labels = self.algorithm.labels
@@ -264,11 +265,11 @@ class Losses(LossTable):
     ) -> Guarantee:
         """The guarantee of the least noise that meets a target for adaptive gradients, never overshooting it.
 
-        Of numbers by samples the noise is chosen by samples of its own and the guarantee drawn afresh.
+        By samples, the noise is chosen by samples of its own and the guarantee drawn afresh.
 
-        Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the
-            worst of the nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for
-            `Target`.
+        Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the worst
+            of the
+            nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for `Target`.
         Raises: InvalidInput: no target or two, or an infinite loss. UnsupportedMechanism: a mu where there is none.
         """
         self.exposures.refuse(mu=mu, by=by)
@@ -414,8 +415,9 @@ class Losses(LossTable):
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
 
-        Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
-            training; False: those for non-adaptive gradients. mu is None where the curve is not Gaussian.
+        Args: noise_std: of base noise; default mu per unit noise. adaptive: False: numbers for non-adaptive gradients.
+            mu is
+            None where the curve is not Gaussian.
         """
         q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)

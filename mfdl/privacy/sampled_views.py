@@ -154,7 +154,7 @@ def exposed_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustMode
         factors = _joint_factors
     elif not fresh and not noise.is_zero:
         algorithm = dataclasses.replace(algorithm, noise=fresh_part(algorithm))
-    elif not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+    elif not noise.is_zero and noise.step_factor is None:
         raise UnsupportedMechanism(
             "amplification by sampling is proven for noise that is fresh in every step, and that of "
             f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "

@@ -40,7 +40,7 @@ class ElliptopeValue:
     """Bounds on max <X, U>, U >= 0, diag U = 1, for a batch of B matrices of size k.
 
     Attributes:
-        upper: certified upper bound, never below the truth, shape (B,); sum of `weights`, rounded up.
+        upper: never below the truth, shape (B,); sum of `weights`, rounded up.
         lower: attained by unit vectors, rounding errors taken off, shape (B,).
         weights: lam >= 0 with diag(lam) >= X, shape (B, k).
         converged: whether upper <= (1 + tolerance) lower, shape (B,).
@@ -86,15 +86,14 @@ def maximise(
 ) -> ElliptopeValue:
     """The value itself, between a certified dual and a primal value.
 
-    Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the
-    direction of Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with
-    Z = diag(lam) - X, solve (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U).
-    Neither its arithmetic nor its convergence carries the guarantee; see `_certify`.
+    Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the direction of
+    Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with Z = diag(lam) - X,
+    solve
+    (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic nor
+    its
+    convergence carries the guarantee; see `_certify`.
 
-    Args:
-        grams: X, shape (B, k, k).
-        entry_error: bound on |X - true X| for each entry, same shape; None for exact entries.
-        tolerance: relative gap to stop at; below about 1e-10 rounding decides.
+    Args: as of `closed_form_bounds`; tolerance: relative gap to stop at, below about 1e-10 rounding decides;
         max_iterations: Newton steps; 10 to 20 are usual.
 
     Guarantees: upper is never below, lower never above the true value, converged or not. inf for a matrix with an

@@ -105,11 +105,11 @@ def bounds(
 
     Args:
         grams: X of each victim, symmetric positive semidefinite up to rounding, shape (V, T, T).
-        participation: with num_steps T.
         method: "certified" is fast: closed-form dual points of each pattern, or, when there are more than
-            MAX_ENUMERATED patterns, one lam after a few steps of optimisation. "exact" closes the gap: the
-            interior-point method of `elliptope` on each pattern that can matter, or lam and the free entries
-            optimised to the end and a search for a bad pattern.
+            MAX_ENUMERATED
+            patterns, one lam after a few steps of optimisation. "exact" closes the gap: the interior-point method of
+            `elliptope` on each pattern that can matter, or lam and the free entries optimised to the end and a search
+            for a bad pattern.
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
         tolerance: relative gap at which upper and lower count as one number.
 
@@ -117,8 +117,8 @@ def bounds(
         enumerated patterns, `exact` is True unless rounding errors or entry_error exceed the tolerance. Without
         enumeration it is True only where the two bounds happen to meet.
     Raises: InvalidInput: wrong shape, nan, another number of steps, unknown method.
-    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few
-        hundred ("exact") eigenvalue decompositions of size T a victim.
+    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few hundred ("exact")
+        eigenvalue decompositions of size T a victim.
     """
     X = np.asarray(grams, dtype=np.float64)
     if X.ndim != 3 or X.shape[1] != X.shape[2]:

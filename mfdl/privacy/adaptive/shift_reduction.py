@@ -55,10 +55,10 @@ class ShiftBound:
 
     Attributes:
         sensitivity_squared: (V, P) mu^2, never below the true value under the conditions of the theorem; may be inf.
-        lower_estimate: (V, P) value of a dual feasible point: no choice of shifts goes lower, up to rounding. It says
-            how far the solver got; it is no lower bound on the privacy loss.
+        lower_estimate: (V, P) value of a dual feasible point: no choice of shifts goes lower, up to rounding. It is no
+            lower bound on the privacy loss.
         iterations: the largest number of iterations used by a group of victims.
-        shifts: (V, P, R, n) the r that attains `sensitivity_squared`, if asked for.
+        shifts: (V, P, R, n) the r that attains `sensitivity_squared`, if `return_shifts`.
     """
 
     sensitivity_squared: FloatArray
@@ -95,14 +95,13 @@ def solve(
     correlated in time, and holds by itself otherwise.
 
     Args:
-        victims: node indices.
         patterns: for each pattern the steps in which the record takes part.
         iterations: most iterations per group of columns; 0 returns the value in which every noisy node absorbs all.
         tolerance: columns whose relative gap is at most this are finished; default 1e-9, and 1e-6 for noise correlated
             in time.
         return_shifts: also return the point; V P R n numbers.
 
-    Guarantees: Never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired
+    Guarantees: never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired
         point with directed rounding. inf where a difference would be seen without noise.
     Raises: InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
     Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
@@ -117,13 +116,13 @@ def solve(
 
 
 def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: Any) -> float:
-    """mu^2 of one choice of shifts after repair: a valid bound for any array whatever.
+    """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array whatever.
 
-    The shifts are clipped to [0, d], set to 0 where zero is required and to d where a node has no noise; the recursion
-    is run forward in the order of the rounds and rounded up. inf where a difference is seen without noise.
-
-    Args:
-        shifts: (R, n) proposed r; entries that are not numbers count as 0.
+    The shifts are clipped to [0, d], set to 0 where zero is required or they are no numbers, and to d where a node has
+    no
+    noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
+    without
+    noise.
     """
     system = System(problem)
     column = _columns(problem, [victim], [pattern])

@@ -118,19 +118,19 @@ class Composed(PrivacyCurve):
         if not all(isinstance(curve, LossCurve | Gaussian) for curve in curves):
             raise InvalidInput("curves must be certified ones of single runs: bounds by samples do not compose.")
         object.__setattr__(self, "curves", curves)
-        if not self.secret:
+        if not self.secret_runs:
             raise InvalidInput("curves must have at least one with secret sampling; Gaussian curves compose by mu.")
         require_same_adjacency(*curves)
-        object.__setattr__(self, "curves", (*self.secret, *self.public))  # their order does not matter
+        object.__setattr__(self, "curves", (*self.secret_runs, *self.public_runs))  # their order does not matter
 
     # ---- its runs ------------------------------------------------------------------------------------------
 
     @property
-    def secret(self) -> tuple[LossCurve, ...]:
+    def secret_runs(self) -> tuple[LossCurve, ...]:
         return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
 
     @property
-    def public(self) -> tuple[Gaussian, ...]:
+    def public_runs(self) -> tuple[Gaussian, ...]:
         return tuple(curve for curve in self.curves if isinstance(curve, Gaussian))
 
     @property
@@ -144,16 +144,16 @@ class Composed(PrivacyCurve):
     @property
     def noise_multiplier(self) -> float:
         """The least of the runs with secret sampling."""
-        return min(curve.noise_multiplier for curve in self.secret)
+        return min(curve.noise_multiplier for curve in self.secret_runs)
 
     @property
     def other_mu(self) -> float:
         """mu of all runs with public batches together."""
-        return gaussian.compose([curve.mu for curve in self.public])
+        return gaussian.compose([curve.mu for curve in self.public_runs])
 
     @property
     def public_mu(self) -> float:
-        return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret)])
+        return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret_runs)])
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
@@ -189,9 +189,9 @@ class Composed(PrivacyCurve):
 
     def remark(self, delta: float) -> str:
         public = f", and runs of mu {rounded_up(self.other_mu, 4)} with public batches" if self.other_mu else ""
-        count = f"{len(self.secret)} runs" if len(self.secret) > 1 else "1 run"
-        each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret)
-        kinds = " and ".join(dict.fromkeys(run.sampling_in_words for run in self.secret))
+        count = f"{len(self.secret_runs)} runs" if len(self.secret_runs) > 1 else "1 run"
+        each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret_runs)
+        kinds = " and ".join(dict.fromkeys(run.sampling_in_words for run in self.secret_runs))
         return (
             f"composed of {count} with {kinds}, drawn anew for each (epsilon {each}){public}, by their "
             f"privacy loss distributions; with public batches {rounded_up(self.public_epsilon(delta), 4)}"
@@ -199,27 +199,27 @@ class Composed(PrivacyCurve):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "runs": [run.to_dict() for run in self.secret],
-            "public": [json_value(run.mu) for run in self.public],
-            "public_runs": sum(run.runs for run in self.public),
+            "runs": [run.to_dict() for run in self.secret_runs],
+            "public": [json_value(run.mu) for run in self.public_runs],
+            "public_runs": sum(run.runs for run in self.public_runs),
         }
 
     @property
     def _fits(self) -> bool:
-        return all(run.fits for run in self.secret)
+        return all(run.fits for run in self.secret_runs)
 
     @property
     def _slack(self) -> float:
-        return sum(run.slack for run in self.secret) + SLACK * sum(run.runs for run in self.public)
+        return sum(run.slack for run in self.secret_runs) + SLACK * sum(run.runs for run in self.public_runs)
 
     @property
     def _interval(self) -> float:
         """Discretization of the run that loses most; finer where a run has many steps, as far as memory allows."""
         largest = max(
-            [*(run.interval for run in self.secret), *([loss_interval(self.other_mu)] if self.other_mu else [])]
+            [*(run.interval for run in self.secret_runs), *([loss_interval(self.other_mu)] if self.other_mu else [])]
         )
         affordable = self.public_mu * (self.public_mu + 20) / MOST_POINTS
-        return min(largest, max(affordable, min(run.coarsest for run in self.secret)))
+        return min(largest, max(affordable, min(run.coarsest for run in self.secret_runs)))
 
 
 def _without_one_noise() -> UnsupportedMechanism:
@@ -235,7 +235,7 @@ def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
     """
     try:
         interval = curve._interval
-        losses = [run.losses(delta, interval) for run in curve.secret]
+        losses = [run.losses(delta, interval) for run in curve.secret_runs]
         if curve.other_mu:
             losses.append(gaussian_losses(curve.other_mu * UP, interval))
         return functools.reduce(lambda a, b: a.compose(b), losses)

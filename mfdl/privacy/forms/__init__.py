@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -76,16 +76,15 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     """
     grams_by_victim: dict[int, ViewGram] = {}
     undecided = list(dict.fromkeys(victims))
-    tried_any_view = False
+    answered = False
     with blas_threads(view.num_rows):
         for form in _forms(view, undecided):
-            grams = as_streamed(view, form, form.grams(undecided))
-            grams_by_victim |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
+            grams_by_victim |= _grams_of_form(view, form, undecided)
             undecided = [u for u in undecided if u not in grams_by_victim]
-            tried_any_view = tried_any_view or isinstance(form, DenseForm | Injections)
+            answered = answered or form.of_any_view
             if not undecided:
                 break
-    if undecided and not tried_any_view:
+    if undecided and not answered:
         rows, columns = view.noise.shape
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
@@ -107,31 +106,17 @@ def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | B
     return grams
 
 
+def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
+    """An upper bound on what a view shows of any messages and models, adaptively; None where there is none."""
+    form = Injections.from_view(view)
+    if form is None:
+        return None
+    return _with_known_gradients(view, victims, _grams_of_form(view, form, victims), INJECTIONS)
+
+
 def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
     form = Injections.from_view(view) if groups else None
     return {} if form is None else _joint_of_form(view, form, groups)
-
-
-def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
-    grams: dict[Group, ViewGram | Blocks] = {}
-    for group, joint in zip(groups, form.joint_grams(groups), strict=True):
-        parts = joint.parts if isinstance(joint, Blocks) else () if joint is None else (joint,)
-        streamed = [gram for gram in as_streamed(view, form, parts) if gram is not None]
-        if isinstance(joint, Blocks):
-            alone = zip(group, streamed, strict=True)
-            grams[group] = Blocks(tuple(_with_known(view, (u,), gram) for u, gram in alone))
-        elif joint is not None:
-            grams[group] = _with_known(view, group, streamed[0])
-    return grams
-
-
-def _with_known(view: View, group: Group, gram: ViewGram) -> ViewGram:
-    known = np.concatenate([view.known_gradients[:, u] for u in group])
-    if not known.any():
-        return gram
-    why = next(filter(None, (known_gradient(view, u) for u in group)))
-    return dataclasses.replace(gram, leaks=gram.leaks | known, why=why)
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
@@ -147,25 +132,34 @@ def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
             yield form
 
 
-def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
-    """An upper bound on what a view shows of any messages and models, adaptively; None where there is none."""
-    form = Injections.from_view(view)
-    if form is None:
-        return None
-    grams = as_streamed(view, form, form.grams(victims))
-    return _with_known_gradients(view, victims, dict(zip(victims, grams, strict=True)), INJECTIONS)
+def _grams_of_form(view: View, form: ViewForm, victims: Sequence[int]) -> dict[int, ViewGram]:
+    streamed, grams = _streamed(view, form), zip(victims, form.grams(victims), strict=True)
+    return {u: streamed(gram) for u, gram in grams if gram is not None}
 
 
-def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) -> list[ViewGram | None]:
-    """Grams of forms that see C^-1 of an encoder with structure as an array, for noise that is made step by step.
+def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
+    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
+    streamed, grams = _streamed(view, form), zip(groups, form.joint_grams(groups), strict=True)
+
+    def changed(owners: Group, gram: ViewGram) -> ViewGram:
+        known = np.concatenate([view.known_gradients[:, u] for u in owners])
+        if not known.any():
+            return streamed(gram)
+        why = next(filter(None, (known_gradient(view, u) for u in owners)))
+        return dataclasses.replace(streamed(gram), leaks=streamed(gram).leaks | known, why=why)
+
+    return {group: gram.mapped(group, changed) for group, gram in grams if gram is not None}
+
+
+def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
+    """From Grams of forms that see C^-1 of an encoder with structure as an array to noise that is made step by step.
 
     Both are C^-1 up to rounding, N^ = C^-1 (I + E): no combination of the array has more than (1 - ||E||)^-2 times the
-    noise of that of the stream. `Separable` asks the encoder itself.
+    noise of that of the stream.
     """
-    form = form.form if isinstance(form, Injections) else form
     causal = view.algorithm.noise.causal if isinstance(view, AlgorithmView) else None
-    if causal is None or causal.in_blocks or isinstance(form, Separable):
-        return list(grams)
+    if causal is None or causal.in_blocks or form.asks_encoder:
+        return lambda gram: gram
     more = injected_inflation(causal)
 
     @once
@@ -174,11 +168,11 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
             return ViewGram.silent(len(gram.values), UNPROVEN, form=gram.form, upper=True)
         return dataclasses.replace(gram, inflation=gram.inflation * more)
 
-    return [None if gram is None else changed(gram) for gram in grams]
+    return changed
 
 
 def _with_known_gradients(
-    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram | None], last: str
+    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
 ) -> list[ViewGram]:
     """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
 

@@ -15,7 +15,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,6 +40,8 @@ KNOWN_NOISE = "the attacker knows its noise"
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
 Group = tuple[int, ...]
 """The nodes that hold one record, several and distinct."""
+GramChange = Callable[[Group, "ViewGram"], "ViewGram"]
+"""Of a Gram and its owners."""
 Fact = TypeVar("Fact")
 REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
@@ -110,6 +112,10 @@ class ViewGram:
             structured = Structured(of.encoder, a * of.weight, a * of.error + 4 * UNIT * a * (of.weight + of.error))
         return dataclasses.replace(self, values=self.values * a, errors=off, structured=structured)
 
+    def mapped(self, owners: Group, change: GramChange) -> ViewGram:
+        """X_S of these owners, changed."""
+        return change(owners, self)
+
     @property
     def is_diagonal(self) -> bool:
         return self.values.ndim == 1 and self.structured is None
@@ -139,14 +145,29 @@ class Blocks:
 
     parts: tuple[ViewGram, ...]
 
+    def mapped(self, owners: Group, change: GramChange) -> Blocks:
+        """Each part changed."""
+        return Blocks(tuple(change((u,), gram) for u, gram in zip(owners, self.parts, strict=True)))
+
 
 class ViewForm(abc.ABC):
-    """One way to X_u, for the views that it covers."""
+    """One way to X_u, for the views that it covers.
+
+    Attributes: of_any_view: no structure is needed; asks_encoder: Grams are those of noise made step by step.
+    """
+
+    of_any_view: ClassVar[bool] = False
+    asks_encoder = False
 
     @classmethod
-    @abc.abstractmethod
     def from_view(cls, view: View) -> Self | None:
-        """The form of a view, or None where it does not cover it."""
+        """The form of a view, or None where it does not cover it: by default that of an algorithm."""
+        return cls.from_algorithm(view) if isinstance(view, AlgorithmView) else None
+
+    @classmethod
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        """The form of the view of an algorithm, or None where it does not cover it."""
+        return None
 
     @abc.abstractmethod
     def cost(self, victims: Sequence[int]) -> float:

@@ -87,6 +87,8 @@ class GroupForm(ViewForm):
 class DenseForm(GroupForm):
     """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
 
+    of_any_view = True
+
     def __init__(self, view: View, *, given: bool) -> None:
         self.view, self.given = view, given
 

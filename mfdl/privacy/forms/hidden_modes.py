@@ -48,7 +48,7 @@ from mfdl_solvers.encoders import inflation_of, inverse_defect
 
 from ...check import FloatArray
 from ...floats import EPS
-from ...trust.view import View
+from ...trust.view import AlgorithmView
 from .base import ViewGram
 from .partly_seen import PartForm, PartlySeen
 
@@ -59,7 +59,7 @@ class HiddenModes(PartForm):
     """The form for views, one symmetric W and step size."""
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
         part = PartlySeen.from_view(view)
         if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None

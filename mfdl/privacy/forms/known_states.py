@@ -31,7 +31,7 @@ from ...algorithms.round import Round
 from ...check import FloatArray
 from ...floats import UNIT
 from ...trust.knowledge import combined
-from ...trust.view import AlgorithmView, View
+from ...trust.view import AlgorithmView
 from ..exact_arithmetic import ranks_agree
 from .base import ViewForm, ViewGram, leak_in_words
 from .node_recursions import Index, Recursions, RoundKind, recursions
@@ -50,8 +50,8 @@ class OwnStates(ViewForm):
         self.view, self.states = view, states
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or view.shows_injections or view.algorithm.of_all_sent.injections:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if view.shows_injections or view.algorithm.of_all_sent.injections:
             return None
         states = recursions(view)
         return None if states is None else cls(view, states)
@@ -68,14 +68,14 @@ class OwnStatesOfAll(OwnStates):
     """The same with every message seen: an upper bound on views that hide some, where the dense form is slow."""
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.unreleased or view.knowledge.combination is not None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if not view.unreleased or view.knowledge.combination is not None:
             return None
         rows, columns = view.noise.shape
         more = view.knowledge.with_all_sent(view.algorithm)
         if float(rows) ** 2 * columns <= MAX_WORK_BESIDE_A_BOUND or not more.covers(view.knowledge):
             return None
-        return super().from_view(AlgorithmView(view.algorithm, more, release="none", attacker=view.attacker))
+        return super().from_algorithm(AlgorithmView(view.algorithm, more, release="none", attacker=view.attacker))
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         grams = own_state_grams(self.view, self.states, victims)
@@ -263,17 +263,17 @@ class Combination(ViewForm):
         self.combination, self.mixing = combination.toarray()[0], mixing
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or (c := view.knowledge.combination) is None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if (c := view.knowledge.combination) is None:
             return None
-        algorithm, noise = view.algorithm, view.algorithm.noise.causal
-        if noise is None or noise.is_zero or not noise.fresh or algorithm.noise_on_messages:
+        algorithm, factor = view.algorithm, view.algorithm.noise.step_factor
+        if factor is None or algorithm.noise.is_zero or algorithm.noise_on_messages:
             return None
         if not states_are_multiples(algorithm, c):
             return None
         of_steps = {k for k, t in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True) if t >= 0}
         inputs = ((algorithm.kinds[k].message_from_gradient, algorithm.kinds[k].message_from_noise) for k in of_steps)
-        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, noise.mixing.toarray())
+        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, factor.toarray())
 
     def cost(self, victims: Sequence[int]) -> float:
         return float(self.mixing.size) * self.algorithm.num_steps

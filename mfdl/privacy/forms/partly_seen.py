@@ -18,7 +18,7 @@ from ...check import FloatArray
 from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
-from ...trust.view import AlgorithmView, View
+from ...trust.view import AlgorithmView
 from .base import KNOWN_NOISE, ViewForm, ViewGram, is_plain_gossip, remembered
 from .dense_form import DenseForm
 from .separable import UNPROVEN
@@ -52,9 +52,9 @@ class PartlySeen:
     released_steps: FloatArray
 
     @classmethod
-    def from_view(cls, view: View) -> PartlySeen | None:
+    def from_view(cls, view: AlgorithmView) -> PartlySeen | None:
         """None where a view is no such one, or where the rank of the released models cannot be told."""
-        if not isinstance(view, AlgorithmView) or view.knowledge.combination is not None or view.shows_injections:
+        if view.knowledge.combination is not None or view.shows_injections:
             return None
         return remembered(view, f"partly seen, {view.release} released", cls._from_view)
 

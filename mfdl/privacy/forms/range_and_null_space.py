@@ -43,7 +43,7 @@ from ...check import FloatArray
 from ...errors import UnsupportedMechanism
 from ...floats import EPS
 from ...noise import CausalNoise
-from ...trust.view import View
+from ...trust.view import AlgorithmView
 from .base import Blocks, Group, ViewGram
 from .partly_seen import PartForm, PartlySeen
 
@@ -57,7 +57,7 @@ class Range(PartForm):
     """Views with one W; or any, with independent noise, where the dense form would answer else."""
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
         part = PartlySeen.from_view(view)
         if part is None or (part.dense_otherwise and part.released is not None and not part.all_released):
             return None
@@ -349,7 +349,7 @@ class NullSpace(PartForm):
     """Views with any W per step; final models too where W changes."""
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
         part = PartlySeen.from_view(view)
         if part is None or not part.noise.fresh or part.rows_a_step == 0:
             return None

@@ -42,7 +42,7 @@ from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
-from ...trust.view import AlgorithmView, View
+from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
 from .base import KNOWN_NOISE, Blocks, Group, Structured, ViewForm, ViewGram, gradients_enter
 from .dense_form import DenseForm
@@ -63,26 +63,29 @@ class Separable(ViewForm):
     Args: noise: N; known: bool (T, columns), the parts of the base noise that the attacker knows.
     """
 
+    asks_encoder = True
+
     def __init__(self, noise: NoiseOperator, known: Known) -> None:
         self.noise, self.known = noise, known
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.shows_injections:
-            return None
-        return cls.from_noise(view.algorithm.noise, view.knowledge.known_noise)
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        return cls.from_noise(view.algorithm.noise, view.knowledge.known_noise) if view.shows_injections else None
 
     @classmethod
     def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
         """The form of the injections themselves, or None where the noise has none."""
         causal = noise.causal
-        fresh = noise.is_zero or (causal is not None and causal.fresh)
-        covered = fresh or (
-            not (known != known[0]).any()
-            and (
-                (causal is not None and (causal.shared or _own_column(causal) or _invertible(causal, known)))
-                or (noise.joint is not None and not known.any())
-                or bool(known.all())
+        covered = (
+            noise.is_zero
+            or noise.step_factor is not None
+            or (
+                not (known != known[0]).any()
+                and (
+                    (causal is not None and (causal.shared or _own_column(causal) or _invertible(causal, known)))
+                    or (noise.joint is not None and not known.any())
+                    or bool(known.all())
+                )
             )
         )
         return cls(noise, known) if covered else None
@@ -330,12 +333,14 @@ def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 class Injections(ViewForm):
     """The bound, for any messages and models of an algorithm whose noise enters where its gradients do."""
 
+    of_any_view = True
+
     def __init__(self, form: Separable | DenseForm, enters: NDArray[np.bool_]) -> None:
-        self.form, self.enters = form, enters  # (T, n)
+        self.form, self.enters, self.asks_encoder = form, enters, form.asks_encoder  # (T, n)
 
     @classmethod
-    def from_view(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.algorithm.noise_enters_with_gradients:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if not view.algorithm.noise_enters_with_gradients:
             return None
         noise, masks = view.algorithm.noise, view.knowledge
         form = Separable.from_noise(noise, masks.known_noise) or DenseForm.from_injections(view.algorithm, masks)
@@ -344,24 +349,17 @@ class Injections(ViewForm):
     def cost(self, victims: Sequence[int]) -> float:
         return self.form.cost(victims)
 
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        def bound(group: Group, gram: ViewGram | Blocks | None) -> ViewGram | Blocks | None:
-            if isinstance(gram, Blocks):
-                return Blocks(tuple(self._bound(x, self.enters[:, u]) for u, x in zip(group, gram.parts, strict=True)))
-            return None if gram is None else self._bound(gram, np.concatenate([self.enters[:, u] for u in group]))
-
-        return [bound(*pair) for pair in zip(groups, self.form.joint_grams(groups), strict=True)]
-
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        of_form = self.form.grams(victims)
-        return [
-            None if gram is None else self._bound(gram, self.enters[:, u])
-            for u, gram in zip(victims, of_form, strict=True)
-        ]
+        pairs = zip(victims, self.form.grams(victims), strict=True)
+        return [None if gram is None else self._bound((u,), gram) for u, gram in pairs]
 
-    @staticmethod
-    def _bound(gram: ViewGram, enters: NDArray[np.bool_]) -> ViewGram:
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        pairs = zip(groups, self.form.joint_grams(groups), strict=True)
+        return [None if gram is None else gram.mapped(group, self._bound) for group, gram in pairs]
+
+    def _bound(self, owners: Group, gram: ViewGram) -> ViewGram:
         """X where the gradients of steps that enter nothing are zero."""
+        enters = np.concatenate([self.enters[:, u] for u in owners])
         bound = dataclasses.replace(gram, upper=True, form=INJECTIONS)
         if enters.all() or math.isinf(gram.inflation):
             return bound
