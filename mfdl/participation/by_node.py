@@ -4,10 +4,9 @@ A pattern belongs to one node, so a participation per node is all that a view, a
 needs: `at_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
 answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
 
-JointParticipation: when a record takes part that several nodes hold.
-
-Each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of pairs (owner, step),
-in the order of `mfdl_solvers.joint_patterns`, so all that is known of patterns of one node holds for these.
+JointParticipation: each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of
+pairs (owner, step), in the order of `mfdl_solvers.joint_patterns`, so all that is known of patterns of one node holds
+for these.
 """
 
 from __future__ import annotations

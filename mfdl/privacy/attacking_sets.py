@@ -6,11 +6,8 @@ if that is smaller. (With L < 1 it can be smaller than the number for non-adapti
 gradients need not come from contractive local maps.) No exact or certified number exceeds the all-messages value, since
 that view contains this one.
 
-Attackers that learn the same of victims that correspond: symmetries of an algorithm.
-
-A permutation of the nodes that changes no map, no noise and no participation of an algorithm makes one view of another:
-what a learns of u, its image learns of the image of u. On a torus or a ring one attacker so stands for all.
-
+Symmetries: a permutation of the nodes that changes no map, no noise and no participation of an algorithm makes one view
+of another: what a learns of u, its image learns of the image of u. On a torus or a ring one attacker so stands for all.
 Candidates come from colours: one node is told apart, then nodes by the weights of those told apart, until each has a
 colour of its own. Colours come from rounded sums and prove nothing; a candidate counts where every map, entry by entry,
 the noise and the masks are the same after it.

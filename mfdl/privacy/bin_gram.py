@@ -1,9 +1,8 @@
 """M = (|C| E)^T (|C| E) of the noise, for the worst victim: what balls-in-bins sees of an algorithm.
 
-In: an algorithm whose noise enters where gradients do, and who knows which of its columns. Out: a matrix that is at
-least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/balls_in_bins_theorem.md)
-ends. The encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is
-from it.
+The matrix is at least M of every victim, entry by entry, rounded up; refused where the theorem
+(docs/balls_in_bins_theorem.md) ends. The encoder that counts is the inverse of what the executor multiplies with, so C
+is corrected by how far it is from it.
 
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
@@ -15,9 +14,8 @@ Delta of norms d_t, so the encoder of what is added is (I + Delta)^-1 C. With of
 
     M'_rq <= M_rq + ((1 - off)^-2 - 1) ||V_r|| ||V_q||,    ||V_r||^2 = M_rr.
 
-What bounds the pair of a secret pattern: a Gaussian that all patterns share, and independent draws of single shifts.
-
-In: N = |C|^T |C| of the noise, shape (T, T), and a scheme. Out: numbers g^2 and d such that, for all patterns S and S',
+The pair of a secret pattern is bounded by a Gaussian that all patterns share, and independent draws of single shifts:
+from N = |C|^T |C|, shape (T, T), and a scheme follow g^2 and d such that, for all patterns S and S',
 
     M_SS' = sum over i in S, j in S' of N_ij <= g^2 + sum over draws that S and S' have in common of d,
 

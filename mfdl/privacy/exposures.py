@@ -1,12 +1,8 @@
-"""Exposures of public patterns, and of views that are matrices alone: the loss of each victim per unit of noise.
+"""Exposures: the loss of each victim per unit of noise, for public patterns, and for views that are matrices alone.
 
-An accountant maps a question about an algorithm to its `Exposures`; the participation decides which accountant
-(`losses.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
-
-A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
-`gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for non-adaptive
-gradients, and for adaptive ones where `adaptive` proves it. The trust model of such a question shows exactly what the
-view shows.
+An accountant maps a question about an algorithm to its `Exposures`; guarantees, calibrated noise and tables follow. A
+bare view says not how gradients depend on messages: a number holds for non-adaptive gradients, and for adaptive ones
+where `adaptive` proves it. The trust model of such a question shows exactly what the view shows.
 """
 
 from __future__ import annotations

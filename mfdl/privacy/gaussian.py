@@ -1,17 +1,10 @@
 """Exact conversions for a mu-GDP Gaussian mechanism, rounded toward safety.
 
-In: mu (the norm of the whitened shift), epsilon, delta, a Rényi order, or the sensitivity and the noise
-that give mu. Out: floats. Privacy losses (delta, epsilon, mu of a mechanism) are never below the true
-value, calibrated budgets (the mu allowed by epsilon and delta) never above it. Where the sensitivity
-comes from is in the other files of this folder; how delta is computed, and how far that may be off, below; a
-full statement is `guarantee.Guarantee`.
+Privacy losses (delta, epsilon, mu of a mechanism) are never below the true value, calibrated budgets (the mu allowed by
+epsilon and delta) never above it.
 
-log delta of a mu-GDP Gaussian mechanism, rounded up: the one computation that every epsilon and delta rests on.
-
-In: mu and epsilon, finite. Out: log delta plus a bound on its own error.
-
-How delta is computed. With a = epsilon/mu - mu/2, b = a + mu, phi the normal density and M the Mills
-ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) erfcx(x / sqrt 2),
+How log delta is computed, which every epsilon and delta rests on. With a = epsilon/mu - mu/2, b = a + mu, phi the
+normal density and M the Mills ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) erfcx(x / sqrt 2),
 
     delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) D,      D = M(a) - M(b) = int_a^b K(x) dx,
     K(x) = -M'(x) = 1 - x M(x) = int_0^oo t e^(-x t - t^2/2) dt > 0,

@@ -1,7 +1,7 @@
 """Sensitivity of views under a participation scheme: an upper bound, exact or certified, and what attains it.
 
-The Gram X_u comes from `forms`, the maximum over gradients and patterns from
-`mfdl.sensitivity`; their rounding errors are joined here, and a leak becomes an infinite value.
+Rounding errors of the Gram X_u (`forms`) and of the maximum over gradients and patterns (`mfdl.sensitivity`) are
+joined here, and a leak becomes an infinite value.
 
 `general_sensitivity` is sens_Pi(C; B), the sensitivity of the general theorem, for matrices of any shape and rank.
 A view O = B (C G + Z) with standard deviation nu of the base noise is mu-GDP with mu = record_shift sens_Pi(C; B) / nu,

@@ -1,9 +1,5 @@
 """A privacy number together with everything it depends on: who sees what, about whom, and how surely.
 
-In: the mu found by an accountant and the circumstances it holds under. Out: epsilon, delta, one sentence, a JSON file
-(`guarantee_texts`), an event of dp-accounting. How mu is found is in the other files of this folder; conversions are in
-`gaussian`.
-
 Whose data are protected is the unit. "record": each record's gradient is clipped, and noise is added to their sum.
 "user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
 records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.

@@ -1,6 +1,6 @@
-"""Privacy losses of all victims: guarantees, calibrated noise and tables, from what the accountant found exposed.
+"""Privacy losses of all victims: guarantees, calibrated noise and tables, from the exposures of an accountant.
 
-Which accountant answers a question: one table by participation; a new accountant is a function and a line in it.
+The participation decides which accountant (`ACCOUNTANTS`); a new one is a function and an entry.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a privacy number is computed for: the question about an algorithm, its fingerprint, and the target of the noise.
 
-`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Losses,
-guarantees and mechanisms carry it. It has five parts, which together decide the number: the algorithm by content, the
-trust model by name and parameters or by its evaluated masks, the participation by scheme and parameters, the released
-models, the unit. `noise_std`, clipping and adjacency are fields of a guarantee, beside it.
+`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Its
+parts together decide the number: the algorithm by content, the trust model by name and parameters or by its evaluated
+masks, the participation by scheme and parameters, the released models, the unit.
 
 The target may be a budget for each node: sensitivity_u shift / nu <= mu_u, by noise that each node scales by 1 / mu_u.
 With D = diag(mu_u / max mu), scaled noise D^-1 N has the view Gram X_u (mu_u / max mu)^2 wherever every message is

@@ -1,10 +1,10 @@
-"""What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
+"""Losses where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
 docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here.
 What is seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients
 do; under Poisson sampling it must be fresh in each step. Hidden messages count as seen for adaptive gradients, unless
-each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, what the views show
-bounds the loss (`sampled_views`).
+each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, the views bound the
+loss (`sampled_views`).
 """
 
 from __future__ import annotations

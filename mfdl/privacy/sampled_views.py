@@ -1,8 +1,7 @@
 """What a view shows of each victim's steps: N, from which secret patterns have their loss where messages are hidden.
 
-In: views, each with the victims that it is about, of a trust model that hides messages or given as matrices. Out: for
-each victim a matrix N over steps, so that no pattern pair S, S' has means closer than the sum of N_ij over i in S and
-j in S' allows (docs/sampling_theorem.md, "Hidden messages"), and a number lambda, for which lambda I is another such N.
+N is a matrix over steps for each victim, so that no pattern pair S, S' has means closer than the sum of N_ij over i in
+S and j in S' allows (docs/sampling_theorem.md, "Hidden messages"); lambda is a number for which lambda I is another N.
 
 X = A_u^T (B B^T)^+ A_u of the view decides both. A form knows X up to errors, so X' above it in the order of positive
 semidefinite matrices is taken: the attacker then sees each gradient once more under independent noise.

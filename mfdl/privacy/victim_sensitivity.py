@@ -4,11 +4,9 @@
 `adaptive_sensitivity_squared` holds for adaptive gradients, as in training; `adaptive_by` says by which rule
 (`attacking_sets`).
 
-Sensitivity of records that several nodes hold: exact from X_S, or the sum over the owners.
-
-X_S is that of `forms.joint_grams`, its patterns those of `participation.by_node`. Where the owners share no
-noise it is block diagonal, and squared sensitivities add up. Where no form has it, sens_S <= sum_u sens_u
-(`privacy.owners`).
+Records that several nodes hold: exact from X_S (`forms.joint_grams`) and joint patterns (`participation.by_node`).
+Where the owners share no noise X_S is block diagonal, and squared sensitivities add up. Where no form has it,
+sens_S <= sum_u sens_u (`privacy.owners`).
 """
 
 from __future__ import annotations

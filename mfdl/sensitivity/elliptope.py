@@ -1,13 +1,10 @@
 """The inner maximum of a sensitivity: max <X, U> over correlation matrices U, from both sides.
 
-In: a batch of symmetric positive semidefinite matrices X. Out: certified upper bounds, and values attained by
-unit vectors. With U[s, t] = <g_s, g_t> it is the largest sum X[s, t] <g_s, g_t> over ||g_t|| <= 1 in dimension
+With U[s, t] = <g_s, g_t> it is the largest sum X[s, t] <g_s, g_t> over ||g_t|| <= 1 in dimension
 >= k. Its dual is min sum(lam) over diag(lam) >= X in the semidefinite order: every such lam gives an upper bound,
 for vectors in any dimension, since sum X[s, t] <g_s, g_t> <= sum lam_t ||g_t||^2. Floating-point answers become
 certificates by one rule: whatever lam an algorithm proposes, its feasibility is checked by eigenvalues of
 diag(lam) - X or of the scaled X, and lam is raised by the deficit and by every rounding error.
-
-Patterns, victims and participation are in `patterns`.
 """
 
 from __future__ import annotations

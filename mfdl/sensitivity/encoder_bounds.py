@@ -1,22 +1,18 @@
-"""Sensitivity of banded lower triangular C over participation patterns, without an array of T x T.
+"""Sensitivity of encoders with structure over participation patterns: by bands, series or inverse, else by C^T C.
 
-O(T w) memory, w the bandwidth.
-
-X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all of it. |<g_s, g_t>| <= 1, so sum |X[s, t]| over a
-pattern bounds it, and is its value where signs d_t with d_s X[s, t] d_t >= 0 exist: always where no two steps of a
-pattern are closer than w. The largest pattern, by dynamic programming over the step of the last use:
+Banded lower triangular C, bandwidth w, O(T w) memory: X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all
+of it. |<g_s, g_t>| <= 1, so sum |X[s, t]| over a pattern bounds it, and is its value where signs d_t with d_s X[s, t]
+d_t >= 0 exist: always where no two steps of a pattern are closer than w. The largest pattern, by dynamic programming
+over the step of the last use:
 
     best[t] = X[t, t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]| + far[t - s, t], t - w < s <= t - gap),
 
 far[d, t] the most that uses b or more before t - d add to X[., t]: 0 for two uses and for w <= 2 b, where the program
 is exact. Bounds on at most k uses are in `mfdl_solvers.chains`.
 
-Sensitivity of Toeplitz lower triangular C over participation patterns, from its coefficients alone.
-
-O(T) memory.
-
-X = C^T C is never formed. With |c_j| <= h_j, sens(C) <= sens(H) for the Toeplitz H of h, since <g_s, g_t> is at most 1
-in size; and H has entries >= 0, so that g_t = g for all t attains its sensitivity on each pattern.
+Toeplitz lower triangular C, from its coefficients alone, O(T) memory: X = C^T C is never formed. With |c_j| <= h_j,
+sens(C) <= sens(H) for the Toeplitz H of h, since <g_s, g_t> is at most 1 in size; and H has entries >= 0, so that g_t =
+g for all t attains its sensitivity on each pattern.
 
 - One pattern: ||sum_{t in pi} H[:, t]||^2. Of patterns r, r + b, ..., that of r = 0 is the largest: the others are its
   first T - r rows. So cyclic participation costs O(T), and is exact where c >= 0. Where signs differ,
@@ -27,8 +23,6 @@ in size; and H has entries >= 0, so that g_t = g for all t attains its sensitivi
   lags b apart, and X_H[s, s] falls, so X_H at 0, b, ... and what 0 .. k - 1 lags add up to is an upper bound as well.
 - One step of each block: X_H[s, t] falls in s and in t - s, so the steps t_i of blocks i < j have
   X_H[t_i, t_j] <= X_H[i b, i b + max((j - i - 1) b + 1, 1)]. An upper bound.
-
-Sensitivity of encoders with structure: by series, diagonals or inverse, else by C^T C as an array.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sensitivity of view Grams over all participation patterns: certified upper bounds, and values attained.
 
-In: the Gram X of one or many victims, and a participation. Out: bounds on sens^2 = max over patterns pi and
-||g_t|| <= 1 of sum_{s,t in pi} X[s, t] <g_s, g_t>. Schemes with few patterns are enumerated, each pattern bounded
-by `elliptope`. The others (once per epoch, min-separation) have too many; they get one dual point for all:
+Bounds on sens^2 = max over patterns pi and ||g_t|| <= 1 of sum_{s,t in pi} X[s, t] <g_s, g_t>. Schemes with few
+patterns are enumerated, each pattern bounded by `elliptope`. The others (once per epoch, min-separation) have too many;
+they get one dual point for all:
 
     Call (s, t) free if s != t and no pattern holds both. Let Y be symmetric with Y = X outside the free entries,
     whatever it is on them, and let lam >= 0 with diag(lam) >= Y. For every pattern pi and ||g_t|| <= 1,

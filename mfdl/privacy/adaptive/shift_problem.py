@@ -1,13 +1,10 @@
 """The problem of shift reduction, two neighbouring runs as arrays, and its program; symbols as in `shift_reduction`.
 
-The program is the recursion of a `ShiftProblem` with its masks, and the cost of a choice of shifts. Whatever a solver
-proposes is repaired and recomputed here, rounded up. Algorithms and trust models are not known here.
+Whatever a solver proposes is repaired and recomputed here, rounded up. Algorithms and trust models are not known here.
 
-What rounds that are alike save: patterns that others bound, and shifts of a long run from those of a short one.
-
-Let all rounds of a step be those of the next step, in their masks, weights, rates and constants, and let a feasible
-choice of shifts be moved by one step, with no shifts in the step that is new. It is feasible for the pattern that is
-moved, and costs no more where the cost of a step is at most that of the step it came from,
+Rounds that are alike: let all rounds of a step be those of the next step, in their masks, weights, rates and constants,
+and let a feasible choice of shifts be moved by one step, with no shifts in the step that is new. It is feasible for the
+pattern that is moved, and costs no more where the cost of a step is at most that of the step it came from,
 
 - one step later, if no final model is released: nothing is required at the end;
 - one step earlier, if all are: what is left at the end is zero, and so it stays one step longer.

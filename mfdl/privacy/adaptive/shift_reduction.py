@@ -1,7 +1,5 @@
 """Shift reduction: a privacy bound with hidden messages that holds for adaptively chosen gradients.
 
-In: a `ShiftProblem`, arrays that say which node mixes with which, what is seen, where noise enters. Out: mu^2 per
-victim and pattern, for record shift 1 and noise standard deviation 1.
 Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notation.md`, and per round r and node j
 
     s_j(r)  bound on how far the two neighbouring runs differ in j's model before round r,
@@ -9,18 +7,12 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
     a_j(r)  the part that j's noise absorbs,    r_j(r) = d_j(r) - a_j(r)  the part that j's message still carries,
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
-what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
-The program and that recomputation are in `shift_problem`, the method that searches for good shifts is below.
+what is returned is recomputed from a repaired point, rounded up (`System.repaired`). The first-order method here only
+decides where to go next and when to stop.
 
-`shift_problem` turns an algorithm and a trust model into a `ShiftProblem` within the conditions of the proof: hidden
-messages with adaptive gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise
-of any encoder, public step sizes, any set of seen messages, released models. Everything else is refused by name.
-
-The first-order method of shift reduction. Nothing in this file can make a bound too small.
-
-In: a `System`, which holds the recursion and its masks, and the sources of the victims. Out: the
-best point met, with the value that `System.repaired` computes for it, rounded up. Steps, prices and dual values, which
-are here, only decide where to go next and when to stop.
+`shift_problem` turns a view into a `ShiftProblem` within the conditions of the proof: hidden messages with adaptive
+gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise of any encoder, public
+step sizes, any set of seen messages, released models. Everything else is refused by name.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """Privacy loss of noise correlated in time under balls-in-bins, each record in one secret bin: certified upper bounds.
 
-In: a noise multiplier, the numbers of M = (|C| E)^T (|C| E) that count, an adjacency. Out: epsilon at delta, delta at
-epsilon, and the privacy loss distribution that they are read off. docs/balls_in_bins_theorem.md proves that a
-decentralized algorithm is dominated by the pair of M, and that each step here is an upper bound; M comes from
-`mfdl.privacy.bin_gram`. Three kinds of bounds are computed, and the least of all of them holds.
+docs/balls_in_bins_theorem.md proves that a decentralized algorithm is dominated by the pair of M = (|C| E)^T (|C| E)
+(`mfdl.privacy.bin_gram`), and that each step here is an upper bound. The least of three kinds of bounds holds.
 
-Hull (`Hull`): with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
+Hull: with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
 Stride: the hull of every b'-th part of the bins, for the worst of its shifts.
 Chain (`bin_chain`): a matrix at least M that follows its entries, a common part and a Gauss-Markov chain.
 
-Hull of balls-in-bins: bins of equal weight, any two of them with the same correlation.
-
-In: a noise multiplier, bins, their correlation rho, an adjacency. Out: epsilon at delta, delta at epsilon and the
-privacy loss distribution, never below the true ones. The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
+The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
 sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b. Without
 correlation only the random allocation is left, and its atoms answer; otherwise the privacy loss distributions of both
 compose, that of random allocation by connecting the dots of its curves.

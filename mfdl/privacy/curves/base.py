@@ -1,20 +1,16 @@
 """What a privacy curve is, and the search for the least noise at which it meets a target.
 
-A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth. It is a theorem
-with its numbers filled in: a multiplier of the noise, and what the participation adds. It knows neither trust models
-nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
+A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth. It knows neither
+trust models nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
 
-The search finds the root of a decreasing function of the noise multiplier, from above. In: an excess, the logarithm of
-the privacy loss at a noise multiplier over the target, and a multiplier that is known to meet the target. Out: a
-multiplier at which the excess was computed and is at most 0, so the target is never missed; where the excess decreases,
-the least such multiplier is below it by at most the precision of the last pass.
+The search finds the root of the excess, the logarithm of the privacy loss at a noise multiplier over the target, from
+above: a multiplier at which the excess was computed and is at most 0, so the target is never missed; where the excess
+decreases, the least such multiplier is below it by at most the precision of the last pass.
 
-The trade-off between both errors of an attacker who decides which of two adjacent data sets was used.
-
-In: delta at epsilon, in both directions. Out: the largest true positive rate at a false positive rate. For every
-epsilon >= 0 an attacker with false positive rate a has a true positive rate of at most delta + e^epsilon a, and of at
-most 1 - e^-epsilon (1 - a - delta); the least of all of them is the trade-off curve. A search looks at some epsilon,
-and each of them is a bound, so the search decides how close the number is, not whether it holds.
+The trade-off between both errors of an attacker who decides which of two adjacent data sets was used: for every epsilon
+>= 0 an attacker with false positive rate a has a true positive rate of at most delta + e^epsilon a, and of at most 1 -
+e^-epsilon (1 - a - delta); the least of all of them is the trade-off curve. A search looks at some epsilon, and each of
+them is a bound, so the search decides how close the number is, not whether it holds.
 
 Source: Dong, Roth, Su, arXiv:1905.02383, Proposition 6 (the dual of the trade-off curve).
 """

@@ -1,13 +1,8 @@
 """Balls-in-bins with correlation that decays, or ends, along the bins: epsilon, delta and the least noise, never below.
 
-In: a `BinChain` M' >= M in every entry (`chain_fit.chain_above` finds one), a noise multiplier, an adjacency. Out:
-hockey sticks of the pair of M', from the law of the sum of its likelihood ratios (below), on coarse grids where
-they suffice.
-
-Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
-
-In: M' = f f^T + T K T^T + diag(alone) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
-S - e^epsilon S', whose hockey sticks are never below the true ones.
+Hockey sticks of the pair of a `BinChain` M' = f f^T + T K T^T + diag(alone) >= M in every entry
+(`chain_fit.chain_above` finds one) come from atoms of the sum S of its likelihood ratios, or of S - e^epsilon S',
+larger in convex order.
 
 The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance alone_r > 0 independent over
 bins, z and the chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.

@@ -1,6 +1,5 @@
 """Privacy loss of several runs together: privacy loss distributions, one direction after the other.
 
-In: curves of the runs, of secret sampling of any kind and of public batches. Out: epsilon at delta, delta at epsilon.
 Each run's pair dominates it in either direction, also where a run is chosen after those before it were seen, so the
 composition of the pairs dominates all of them; the larger of both directions is returned. Batches must be drawn anew:
 runs that share bins are one run, whose M is the sum of theirs (docs/balls_in_bins_theorem.md). Where delta is too small

@@ -1,7 +1,7 @@
 """The privacy loss of balls-in-bins by samples: confidence bounds, closer than the certified ones for unequal bins.
 
-In: M whole, not its largest entries alone, and a number of samples. Out: epsilon at delta and delta at epsilon that
-hold except with a stated probability over the samples; the certified bound stands where it is smaller. One direction
+From M whole, epsilon at delta and delta at epsilon that hold except with a stated probability over the samples; the
+certified bound stands where it is smaller. One direction
 after the other, each with half the probability. What is calibrated is chosen by samples of its own and stated by fresh
 ones: of try k = 0, 1, ... with 2^-(k + 1) of the failure probability, so that all tries together have no more.
 """

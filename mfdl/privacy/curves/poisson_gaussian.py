@@ -1,7 +1,6 @@
 """What the Poisson-sampled Gaussian loses over T steps, as (epsilon, delta): the least of three upper bounds.
 
-In: a noise multiplier (std over clipping norm, in the direction of the victim), a sampling rate, the steps, an
-adjacency. Out: epsilon at delta, delta at epsilon. That one step of a decentralized algorithm is dominated by this pair
+That one step of a decentralized algorithm is dominated by this pair
 of distributions is docs/sampling_theorem.md; the multiplier comes from `sampled_exposures`.
 
 The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,

@@ -1,14 +1,10 @@
 """Privacy loss of secret patterns whose pair is a product: a Gaussian that all patterns share, and independent draws.
 
-In: a noise multiplier, the sensitivity that all patterns share, and curves of the draws: Poisson sampling of one step,
-or random allocation of one shift to one of b places, each once or several times. Out: epsilon at delta and delta at
-epsilon. docs/sampling_theorem.md proves that the pair of a scheme is dominated by such a product; which product comes
-from `mfdl.privacy.bin_gram`. Privacy loss distributions compose, one direction after the other.
+Draws are Poisson sampling of one step, or random allocation of one shift to one of b places. docs/sampling_theorem.md
+proves that the pair of a scheme is dominated by such a product; which product comes from `mfdl.privacy.bin_gram`.
+Privacy loss distributions compose, one direction after the other.
 
-The least of several certified curves of one mechanism: each of them is an upper bound, so their minimum is one.
-
-In: curves of secret sampling for one and the same run, each at the noise multiplier that it has where that of the whole
-is 1. Out: epsilon at delta and delta at epsilon.
+`LeastCurve`: the least of several certified curves of one run is an upper bound as well.
 """
 
 from __future__ import annotations

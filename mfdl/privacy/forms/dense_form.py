@@ -13,12 +13,11 @@ rank
 
 which rational numbers give without rounding, whatever the sizes of the entries.
 
-X_u of every matrix near a given one that has its numerical rank: for views whose entries are rounded products.
-
-Rows that depend on each other, rounded, are independent, and what they then show is rounding. Let M = [a A_u B] with
-rows divided by their norms, a the power of two that gives A_u the size of B, and let M' of rank r be the matrix that is
-meant, with |M' - M|_F <= e, e = tolerance sqrt(rows) and rounding. r is the number of singular values of M above e: no
-matrix within e has a smaller rank, and of those of rank r the following holds.
+Nearby: X_u of every matrix near a given one that has its numerical rank, for views of rounded products. Rows that
+depend on each other, rounded, are independent, and what they then show is rounding. Let M = [a A_u B] with rows divided
+by their norms, a the power of two that gives A_u the size of B, and let M' of rank r be the matrix that is meant, with
+|M' - M|_F <= e, e = tolerance sqrt(rows) and rounding. r is the number of singular values of M above e: no matrix
+within e has a smaller rank, and of those of rank r the following holds.
 
 Claim. P = [P_A P_B], the first r right singular vectors of M, X = (P_B^+ P_A)^T P_B^+ P_A, s the least singular value
 of P_B. With d = sqrt(2) e / sigma_r < s and b = d / (s - d), for every g

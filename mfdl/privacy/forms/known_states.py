@@ -1,6 +1,6 @@
 """X_u of views in which states are known up to earlier gradients: of each node, or of one combination of all.
 
-Each node's state is known up to its own earlier gradients; the statement and its proof are in `node_recursions`.
+Statement and proof for each node are in `node_recursions`.
 X_u = sum_t M_t^T Sigma_t^+ M_t is a polynomial in five numbers a round, so its rounding errors are bounded by the same
 polynomial. Nothing larger than one round is ever formed besides X_u.
 

@@ -1,8 +1,8 @@
 """[(F F^T)^+]_uu of the noise of one step, F sparse: what one node's gradient shows beside the noise of all.
 
-Rows of F that share no column share no noise, so each connected part of its pattern stands for itself: a row alone is
-one over its variance, parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has
-noise of its own (`enclosed`). No array has more than DENSE_ROWS rows.
+Connected parts of the pattern of F share no noise, so each stands for itself: a row alone is one over its variance,
+parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has noise of its own
+(`enclosed`). No array has more than DENSE_ROWS rows.
 
 F F^T = D + R R^T, D > 0 the variance of the columns that one row alone has. Scaled by D it is S = I + P with spectrum
 in [1, b]. For every vector x and r = e_u - S x,
