@@ -64,7 +64,7 @@ class Question:
 
     def patterns(self) -> list[tuple[tuple[int, int], ...]]:
         """Pairs (step, owner) in which the record takes part: of each owner by itself, or the same steps."""
-        of_owners = [[(tuple(map(int, p)), u) for p in self.participation.of_node(u).patterns()] for u in self.owners]
+        of_owners = [[(tuple(map(int, p)), u) for p in self.participation.at_node(u).patterns()] for u in self.owners]
         chosen = zip(*of_owners, strict=True) if self.same_steps else itertools.product(*of_owners)
         return [tuple((t, u) for pattern, u in each for t in pattern) for each in chosen]
 
@@ -129,7 +129,7 @@ def drawn_question(rng: np.random.Generator, *, wide: bool, several: bool = Fals
     same_steps = False
     if several:
         unit, victim = "record", tuple(sorted(rng.permutation(n)[: rng.integers(2, n + 1)].tolist()))
-        alike = all(participation.of_node(u) == participation.of_node(victim[0]) for u in victim)
+        alike = all(participation.at_node(u) == participation.at_node(victim[0]) for u in victim)
         same_steps = alike and bool(rng.random() < 0.25)
     kind, model, views = drawn_trust(rng, algorithm, victim if isinstance(victim, tuple) else (victim,))
     release = None if rng.random() < 0.3 else str(rng.choice(["none", "average", "all"]))

@@ -35,7 +35,7 @@ from mfdl.participation import (
 )
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import Separable
-from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
+from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivities
 from mfdl.sensitivity.encoder_bounds import structured_bound
 
 __all__ = ["STATEMENTS"]
@@ -203,8 +203,8 @@ def sensitivity_of(drawn: Drawn, scheme: Participation, *, whole: bool) -> tuple
     """The noise of node 0 and its sensitivity under LDP; whole: by all of accounting, of two nodes."""
     if not whole:
         noise = LocalNoise(drawn.encoder, 1)
-        form = Separable.of_noise(noise, np.zeros((noise.num_steps, 1), dtype=bool))
-        return noise, sensitivity_of_gram(form.grams([0])[0], scheme)
+        form = Separable.from_noise(noise, np.zeros((noise.num_steps, 1), dtype=bool))
+        return noise, sensitivities(form.grams([0]), scheme, nodes=[0])[0]
     algorithm = algorithms.mf_dsgd(Dynamics(PAIR, 0.5), scheme, drawn.encoder)
     (loss,) = sensitivity_by_victim(algorithm, trust.LDP(), victims=[0], participation=scheme)
     return algorithm.noise, loss.non_adaptive_sensitivity

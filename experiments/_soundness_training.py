@@ -26,7 +26,8 @@ from mfdl.mechanism import Mechanism
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpatioTemporalNoise
 from mfdl.participation import BallsInBins, Cyclic, Participation, PoissonSampling
 from mfdl.privacy import gaussian
-from mfdl.privacy.guarantee import DELTA, Guarantee
+from mfdl.privacy.guarantee import Guarantee
+from mfdl.privacy.guarantee_texts import DELTA
 from mfdl.testing.tasks import linear_task
 from mfdl.training import replay_config
 from mfdl.training.replay import ReplayConfig

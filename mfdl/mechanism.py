@@ -125,7 +125,7 @@ class Mechanism(Calibrated):
         Cost: that of the algorithm's content hash.
         """
         if self.algorithm.participation.secret:
-            from .privacy.node_factors import require_noise_with_gradients
+            from .privacy.sampled_views import require_noise_with_gradients
 
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
@@ -266,7 +266,7 @@ class Mechanism(Calibrated):
             lipschitz=self.lipschitz,
             owners=old.owners,
         )
-        losses = Losses.of(algorithm, about)
+        losses = Losses.from_algorithm(algorithm, about)
         return losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries).at_delta(old.stated_delta)
 
     def guarantee_after(self, steps: int) -> Guarantee | None:

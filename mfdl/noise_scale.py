@@ -84,7 +84,7 @@ def losses(
     Raises: as for `account`.
     """
     algorithm, privacy = _accountable(algorithm, privacy, dynamics)
-    return Losses.of(algorithm, privacy, victims=victims, progress=progress)
+    return Losses.from_algorithm(algorithm, privacy, victims=victims, progress=progress)
 
 
 @refusing(ELSEWHERE)
@@ -197,7 +197,7 @@ def calibrate(
         check.instance(LinearAlgorithm, algorithm=algorithm)
         assert isinstance(algorithm, LinearAlgorithm)
         algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm.labels, mu))
-    computed = Losses.of(algorithm, privacy, progress=progress)
+    computed = Losses.from_algorithm(algorithm, privacy, progress=progress)
     guarantee = computed.calibrate(**target, by=by) if noise_std is None else computed.guarantee(noise_std)
     if isinstance(algorithm, View):
         return CalibratedView(algorithm, guarantee)

@@ -144,7 +144,7 @@ class Aim:
 
     def losses(self, algorithm: LinearAlgorithm, victims: Sequence[int] | None = None) -> Losses:
         """Of an algorithm under the question."""
-        return Losses.of(algorithm, self.privacy, victims=victims, progress=self.progress)
+        return Losses.from_algorithm(algorithm, self.privacy, victims=victims, progress=self.progress)
 
     def guarantee(self, algorithm: LinearAlgorithm, computed: Losses) -> Guarantee:
         """Of the least noise that meets the target, or the budget of every pair."""
@@ -152,7 +152,7 @@ class Aim:
             return computed.calibrate(**self.target)
         pairs = []
         for attacker in range(algorithm.num_nodes):
-            victims = self.under(PNDP([f"#{attacker}"])).losses(algorithm).of_victims
+            victims = self.under(PNDP([f"#{attacker}"])).losses(algorithm).sensitivities
             pairs += [(loss, Target(mu=float(self.budgets[loss.node, attacker]))) for loss in victims]
         return computed.guarantee(least_noise(pairs, self.privacy, adaptive=True)[0])
 
@@ -213,7 +213,7 @@ def optimize(
         Target(**target)  # refuses what is none before any work
     elif (epsilon, delta) != (None, None) or privacy.trust != AnyReceiver():
         raise InvalidInput("budgets by pair are given as mu alone, under trust.AnyReceiver().")
-    elif Owners.of(privacy.owners).shared:
+    elif Owners.from_value(privacy.owners).shared:
         raise InvalidInput("budgets by pair are of single nodes; leave owners out, or give one mu for all.")
     if privacy.participation not in (None, participation):
         raise InvalidInput("privacy has another participation; leave it out there.")

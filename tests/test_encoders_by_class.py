@@ -160,7 +160,7 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
     losses = sensitivity_by_victim(algorithm, trust.LDP())
     assert len(losses) == dynamics.num_nodes
     for loss in losses:
-        participation = scheme.of_node(loss.victim)
+        participation = scheme.at_node(loss.victim)
         # within a pattern the Gram is diagonal, so the signs of brute force attain the maximum over vectors
         assert_allclose(
             brute_force_sensitivity(algorithm.factorization.encoder[loss.victim], participation), 1.0, rtol=1e-9

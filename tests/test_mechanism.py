@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from _guarantees import guarantees
+from _guarantees import guarantees, worst_sensitivity
 from _privacy import applied
 from effort import examples
 from hypothesis import example, given
@@ -23,7 +23,6 @@ from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.gram_sensitivity import worst_sensitivity
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 from mfdl_solvers import causal_encoder
 

@@ -173,7 +173,7 @@ def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
     def numbers(seen):
         known = {"known_gradients": masks.known_gradients, "known_noise": masks.known_noise}
         prefix = TrustModel.from_masks(seen=seen, attackers=trust.attackers(algorithm), release="none", **known)
-        losses = mfdl.losses(algorithm, privacy(prefix), progress=False).of_victims
+        losses = mfdl.losses(algorithm, privacy(prefix), progress=False).sensitivities
         return np.array([loss.sensitivity_squared for loss in losses])
 
     assert (numbers(masks.seen & early) <= numbers(masks.seen) * (1 + 1e-9)).all()

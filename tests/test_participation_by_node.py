@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from _guarantees import guarantees
+from _guarantees import guarantees, worst_sensitivity
 from archives import edited
 from effort import examples
 from hypothesis import given
@@ -30,7 +30,6 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.gram_sensitivity import worst_sensitivity
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks
@@ -65,7 +64,7 @@ def patterns(scheme):
 @given(scheme=by_node)
 def test_each_node_has_the_participation_it_was_given(scheme):
     nodes = range(scheme.num_nodes)
-    assert [scheme.of_node(u) for u in nodes] == list(scheme.participations)
+    assert [scheme.at_node(u) for u in nodes] == list(scheme.participations)
     gathered = scheme.shared_by(list(nodes))
     assert sorted(u for _, members in gathered for u in members) == list(nodes)
     assert all(scheme.participations[u] == participation for participation, members in gathered for u in members)
@@ -90,7 +89,7 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
         assert patterns(scheme) == patterns(scheme.participations[0])
         assert scheme.num_patterns == scheme.participations[0].num_patterns
     else:
-        with pytest.raises(UnsupportedMechanism, match=r"of_node\(u\)\.patterns"):
+        with pytest.raises(UnsupportedMechanism, match=r"at_node\(u\)\.patterns"):
             scheme.patterns()
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
@@ -112,7 +111,7 @@ def test_one_partition_of_the_steps_is_one_that_every_node_has(scheme):
 
 def test_a_participation_of_all_nodes_is_that_of_each():
     shared = Cyclic(2, 3)
-    assert shared.of_node(7) is shared
+    assert shared.at_node(7) is shared
     assert shared.distinct() == (shared,)
     assert shared.shared_by([3, 1]) == [(shared, [3, 1])]
     assert shared.num_nodes is None
@@ -134,9 +133,9 @@ def test_what_is_no_participation_per_node(given_ones, message):
 
 def test_a_node_that_is_not_there():
     with pytest.raises(InvalidInput, match="node must be below 4"):
-        MIXED.of_node(4)
+        MIXED.at_node(4)
     with pytest.raises(InvalidInput, match="node must be an integer >= 0"):
-        MIXED.of_node(-1)
+        MIXED.at_node(-1)
 
 
 @pytest.mark.parametrize("of_node", [[0, 5], "01", [-1], []])
@@ -171,7 +170,7 @@ def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
 def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(model, lipschitz):
     mixed = algorithms.dp_dsgd(RING, MIXED)
     for loss in sensitivity_by_victim(mixed, model, lipschitz=lipschitz):
-        alike = algorithms.dp_dsgd(RING, MIXED.of_node(loss.victim))
+        alike = algorithms.dp_dsgd(RING, MIXED.at_node(loss.victim))
         (expected,) = sensitivity_by_victim(alike, model, victims=[loss.victim], lipschitz=lipschitz)
         assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
         assert loss.adaptive_sensitivity_squared == pytest.approx(expected.adaptive_sensitivity_squared, rel=1e-5)
@@ -185,7 +184,7 @@ def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participati
     assert calibrated.guarantee.participation == MIXED.describe()
     assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(calibrated.guarantee)
     each = guarantees(algorithm, sensitivity_by_victim(algorithm, trust.LDP()), noise_std=calibrated.noise_std, **LDP)
-    assert [g.participation for g in each] == [MIXED.of_node(u).describe() for u in range(4)]
+    assert [g.participation for g in each] == [MIXED.at_node(u).describe() for u in range(4)]
     np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)
     assert calibrated.guarantee.mu <= 1.0
 
@@ -216,7 +215,6 @@ def test_refusals_without_a_node():
         lambda: algorithms.d_mf(RING, other),
         lambda: sensitivity_by_victim(algorithm, trust.LDP(), participation=other),
         lambda: account(algorithm, Privacy(participation=other, **LDP), noise_std=1.0),
-        lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
         with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
             ask()

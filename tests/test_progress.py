@@ -249,7 +249,7 @@ def matrix(**options):
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
     "losses": (
-        lambda **options: Losses.of(FRESH, Privacy(trust.LDP(), **CLAIM), **options),
+        lambda **options: Losses.from_algorithm(FRESH, Privacy(trust.LDP(), **CLAIM), **options),
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (

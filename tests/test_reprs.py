@@ -26,7 +26,7 @@ def objects():
     short_dynamics, few = mfdl.Dynamics(W, 0.5), mfdl.EveryStep(4)
     return [
         W, mfdl.gossip.sequence([W] * 30), DYNAMICS, CYCLIC, algorithm, trust, mechanism, mechanism.guarantee,
-        losses.worst, algorithm.factorization, task, run, *run.seeds, question, losses, *losses.of_victims[:2],
+        losses.worst, algorithm.factorization, task, run, *run.seeds, question, losses, *losses.sensitivities[:2],
         algorithm.kinds[0], algorithm.noise, mfdl.trust.PNDP([0]).view(algorithm, 1), mfdl.View(np.eye(90), np.eye(90)),
         algorithm.workload(), mfdl.ErrorWeights(np.ones(500)), mfdl.NoiseKey.from_seed(0),
         mfdl.participation.ParticipationByNode([CYCLIC] * 500),

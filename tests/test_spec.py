@@ -162,7 +162,7 @@ def test_schemes_of_a_run():
     public = [Cyclic(3, 4), Single(12), EveryStep(12), OncePerEpoch(3, 4), MinSeparation(12, 3, 4)]
     secret = [BallsInBins(3, 4), CyclicPoisson(3, 4, 0.1), RandomAllocation(3, 4), MinSeparationSampling(12, 4, 0.1)]
     wanted = [*public, *secret]
-    assert [entry.of_run(**run) for entry in SCHEMES.values()] == wanted
+    assert [entry.from_run(**run) for entry in SCHEMES.values()] == wanted
     assert [entry.build.scheme for entry in SCHEMES.values()] == list(SCHEMES)
 
 

@@ -107,7 +107,7 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 
 
 def test_without_pandas_the_way_out_is_named(no_pandas):
-    losses = Losses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Privacy(trust.LDP(), **ASKED))
+    losses = Losses.from_algorithm(algorithms.dp_dsgd(RING, EveryStep(2)), Privacy(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
         with pytest.raises(InvalidInput, match=re.escape("pip install 'mfdl[tables]'")):
             table()
@@ -174,12 +174,12 @@ def test_a_heat_map_of_one_number_says_why(pairs):
 
 
 def test_losses_of_one_question_have_one_attacker(florentine):
-    losses = Losses.of(florentine, Privacy(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
+    losses = Losses.from_algorithm(florentine, Privacy(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
     frame = losses.to_pandas()
     assert frame["attacker"].unique().tolist() == ["Medici, Pazzi"]
     assert frame.set_index("victim").loc["Salviati", "distance"] == 1
     assert frame["noise_std"].unique().tolist() == [1.0]
-    public = Losses.of(florentine, Privacy(trust.LDP(), **ASKED)).to_pandas()
+    public = Losses.from_algorithm(florentine, Privacy(trust.LDP(), **ASKED)).to_pandas()
     assert public["attacker"].unique().tolist() == [trust.LDP().attacker]
     assert public["distance"].isna().all()
 
@@ -233,7 +233,7 @@ def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
     assert len(cells(given)) == 15 * 15
     assert (given.get_xlabel(), given.get_ylabel()) == ("attacker", "victim")
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
-    losses = Losses.of(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    losses = Losses.from_algorithm(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     assert len(cells(losses.heatmap(adaptive=False))) == 14
     with pytest.raises(InvalidInput, match="metric"):
         pairs.heatmap(metric="loss")
@@ -259,7 +259,7 @@ def test_a_number_in_a_cell_is_never_below_the_value():
 
 @pytest.mark.slow
 def test_notebooks_show_table_and_heat_map(florentine, pairs):
-    privacy_losses = Losses.of(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    privacy_losses = Losses.from_algorithm(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     for losses in (pairs, privacy_losses):
         assert len(repr(losses)) < 1500
         assert "<table>" in losses._repr_html_()

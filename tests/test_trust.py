@@ -143,7 +143,7 @@ def test_not_applicable_is_no_way_to_hide_released_models():
 
 def test_nodes_by_index_label_and_number():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("florentine")), EveryStep(1))
-    assert trust.base.nodes_of(algorithm, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
+    assert trust.base.node_indices(algorithm, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
     assert (
         masks(trust.PNDP(["Medici"]), algorithm)
         == masks(trust.PNDP([1]), algorithm)
@@ -152,15 +152,15 @@ def test_nodes_by_index_label_and_number():
     relabelled = nx.relabel_nodes(nx.path_graph(3), {0: 10, 1: 20, 2: 0})
     numbers = algorithms.dp_dsgd(Dynamics(MH(relabelled)), EveryStep(1))
     labels = list(numbers.dynamics.gossip.labels)
-    assert trust.base.nodes_of(numbers, ["20"]) == (labels.index(20),)  # text is a label,
-    assert trust.base.nodes_of(numbers, [0]) == (0,)  # a number an index
+    assert trust.base.node_indices(numbers, ["20"]) == (labels.index(20),)  # text is a label,
+    assert trust.base.node_indices(numbers, [0]) == (0,)  # a number an index
     doubtful = algorithms.dp_dsgd(Dynamics(MH(nx.Graph([(1, 2), (2, 3)]))), EveryStep(1))
-    assert trust.base.nodes_of(doubtful, [0, "1", "#1"]) == (0, 1)
+    assert trust.base.node_indices(doubtful, [0, "1", "#1"]) == (0, 1)
     with pytest.raises(InvalidInput, match=r"write '1' for the label, or '#1' for the index"):
-        trust.base.nodes_of(doubtful, [1])
+        trust.base.node_indices(doubtful, [1])
     for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
         with pytest.raises(InvalidInput, match=r"node|index"):
-            trust.base.nodes_of(algorithm, bad)
+            trust.base.node_indices(algorithm, bad)
 
 
 @pytest.mark.parametrize("bad", [[], "Medici", ()])

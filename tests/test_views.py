@@ -25,7 +25,7 @@ from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.testing.strategies import integer_views
 from mfdl.trust.knowledge import Knowledge
-from mfdl.trust.view import View
+from mfdl.trust.view import AlgorithmView, View
 
 # ---- bare views ---------------------------------------------------------------------------------------------------
 
@@ -181,6 +181,6 @@ def test_a_view_counts_the_rows_that_it_makes(release):
     rng, six = np.random.default_rng(0), algorithm(6)
     for combination in (None, six.rounds[0].message_from_state[:2]):
         seen = rng.random((len(six.rounds), six.messages_per_round)) < 0.5
-        knowledge = Knowledge.of(six, seen=seen, combination=combination)
-        view = View.of(six, knowledge, release=release, attacker="somebody")
+        knowledge = Knowledge.from_masks(six, seen=seen, combination=combination)
+        view = AlgorithmView(six, knowledge, release=release, attacker="somebody")
         assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0

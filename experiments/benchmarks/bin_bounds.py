@@ -53,7 +53,7 @@ def matrices() -> dict[str, FloatArray]:
 
 def sampled(M: FloatArray, multiplier: float, near: float) -> tuple[float, float]:
     """The interval of epsilon, of both directions the larger."""
-    pair, ends = importance.Pair.of(M / multiplier**2), []
+    pair, ends = importance.Pair.from_gram(M / multiplier**2), []
     for way in ("kept", "lost"):
         rng, guess = np.random.default_rng(SEED), near
         for count in (2**14, 2**14, SAMPLES):

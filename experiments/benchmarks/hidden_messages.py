@@ -169,7 +169,7 @@ def one_attacker(num_steps: int) -> None:
     trust, everybody = mfdl.trust.PNDP([0]), list(range(1, 148))
     ten = everybody[::15]
     view = trust.view(algorithm, 1, release="none")
-    forms = {kind.__name__: kind.of(view) for kind in (HiddenModes, NullSpace, Range)}
+    forms = {kind.__name__: kind.from_view(view) for kind in (HiddenModes, NullSpace, Range)}
     grams = {name: np.stack([gram.matrix for gram in form.grams(ten)]) for name, form in forms.items()}
     for name, other in grams.items():
         assert np.allclose(other, grams["HiddenModes"], rtol=0, atol=1e-11), f"{name} disagrees"

@@ -226,7 +226,7 @@ class _NoiseOfCells:
             return self.noise_std
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
         losses = settings.losses
-        finite = [loss for loss in losses.of_victims if not math.isinf(loss.sensitivity())]
+        finite = [loss for loss in losses.sensitivities if not math.isinf(loss.sensitivity())]
         if settings.num_bins is None:
             return max((loss.least_noise(losses.privacy, target) for loss in finite), default=1.0)
         # above `least_noise` by rounding; the keys of draws depend on the noise, so that other bits are other draws

@@ -154,7 +154,8 @@ class AuditSettings:
             self.trust, adjacency=self.claimed_adjacency, clip_norm=float(clip_norm or 0), release=release, unit=unit
         )
         victims = None if self.victim is None else [self.victim]
-        return Losses.of(self.algorithm, privacy, victims=victims, progress=reporter(self.progress).within())
+        progress = reporter(self.progress).within()
+        return Losses.from_algorithm(self.algorithm, privacy, victims=victims, progress=progress)
 
     def refusal(self, why: str) -> InvalidInput:
         """Where no run could refute anything."""
@@ -242,12 +243,12 @@ class AuditedClaims:
         if settings.claimed_mu is not None:
             mu = check.positive(claimed_mu=settings.claimed_mu)
             curve = Gaussian(mu, circumstances.adjacency, "upper")
-            return AuditedClaims({loss.node: claim(curve) for loss in losses.of_victims})
+            return AuditedClaims({loss.node: claim(curve) for loss in losses.sensitivities})
         curves = losses.curves(circumstances.noise_std)
-        accounted = {loss.node: curves[loss.victim] for loss in losses.of_victims}
+        accounted = {loss.node: curves[loss.victim] for loss in losses.sensitivities}
         guaranteed, notes = _guaranteed(settings, accounted)
         claims = {u: claim(curve, guaranteed.get(u, curve)) for u, curve in accounted.items()}
-        exposed = {loss.node for loss in losses.of_victims if loss.adaptive_sensitivity_squared > 0}
+        exposed = {loss.node for loss in losses.sensitivities if loss.adaptive_sensitivity_squared > 0}
         audited = [u for u in claims if u in exposed and claims[u].finite]
         if not audited:
             return AuditedClaims({}, notes, _why_nothing(settings))
@@ -264,7 +265,7 @@ class AuditedClaims:
 def _why_nothing(settings: AuditSettings) -> str:
     """Why nothing that is claimed could be refuted."""
     if anything_is_seen(settings.algorithm, settings.trust, release=settings.released):
-        for loss in settings.losses.of_victims:
+        for loss in settings.losses.sensitivities:
             if math.isinf(loss.adaptive_sensitivity_squared):
                 return f"infinite loss is claimed: {loss.adaptive_why or loss.non_adaptive_sensitivity.why}"
     return NOTHING_IS_SEEN
@@ -284,7 +285,7 @@ def _guaranteed(
     if guarantee.owners.shared:
         return {}, ("the claim audited is for records of one node, the mechanism's own for records of several",)
     about = (guarantee.trust, guarantee.attacker, guarantee.release, guarantee.adaptive)
-    if about != (trust.name, trust.attacker, settings.losses.of_victims[0].release, True):
+    if about != (trust.name, trust.attacker, settings.losses.sensitivities[0].release, True):
         model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for non-adaptive gradients"
         why = f"the audited claim is recomputed, because the guarantee is for {guarantee.attacker} ({model})"
         return {}, (f"{why}, released models: {guarantee.release}",)

@@ -205,7 +205,7 @@ def worst_of_each(
     """Of every victim of whom something is seen: its squared loss, and the canary that shows it."""
 
     def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
-        return best_signs(white.T @ white, algorithm.participation.of_node(victim))
+        return best_signs(white.T @ white, algorithm.participation.at_node(victim))
 
     return _worst_of_each("worst gradients", algorithm, trust, victims, strongest, release=release)
 
@@ -213,7 +213,7 @@ def worst_of_each(
 def heaviest(canary: Canary, count: int) -> list[Canary]:
     """The same canary on up to `count` patterns of steps, those that show most first, each with its best signs."""
     white = canary.view.whitener() @ canary.view.columns_of(canary.victim)
-    scheme = canary.view.algorithm.participation.of_node(canary.victim)
+    scheme = canary.view.algorithm.participation.at_node(canary.victim)
     return [dataclasses.replace(canary, signs=signs) for signs, _ in _strongest(white.T @ white, scheme, count)]
 
 
@@ -292,7 +292,7 @@ def _reacting(top: Canary, unit: str) -> Canary:
     A user has no other records than the canary.
     """
     rate = float(np.max(top.view.algorithm.dynamics.learning_rate))
-    scheme = top.view.algorithm.participation.of_node(top.victim)
+    scheme = top.view.algorithm.participation.at_node(top.victim)
     tried = []
     for factor in FEEDBACKS:
         view = top.view.with_feedback(factor / rate, fixed=top.victim if unit == "user" else None)
@@ -311,7 +311,7 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
     tried = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.columns_of(canary.victim)
-        scheme = canary.view.algorithm.participation.of_node(canary.victim)
+        scheme = canary.view.algorithm.participation.at_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
         share = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
         tried.append((share, dataclasses.replace(canary, name="chosen from runs", signs=signs)))

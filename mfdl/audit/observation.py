@@ -40,7 +40,7 @@ from ..training.shared_randomness import HolderKeys, base_columns
 from ..training.streams import noise_stream
 from ..trust import TrustModel
 from ..trust.knowledge import Knowledge, Mask
-from ..trust.view import View
+from ..trust.view import AlgorithmView, View
 
 COORDINATES = 2
 MAX_ROWS = 1500  # what is seen, and gradients: the audit is dense, cubic in these
@@ -187,7 +187,7 @@ class Training:
 def with_all_noise(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> View:
     """The same view with the noise that is known left in B."""
     everything = dataclasses.replace(knowledge, known_noise=np.zeros_like(knowledge.known_noise))
-    return View.of(algorithm, everything, release=view.release, attacker=view.attacker)
+    return AlgorithmView(algorithm, everything, release=view.release, attacker=view.attacker)
 
 
 def seen_rows(algorithm: LinearAlgorithm, knowledge: Knowledge, messages: FloatArray) -> FloatArray:

@@ -220,7 +220,7 @@ class PublicAttack(Attack):
 
     def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
         scheme = self.settings.algorithm.participation
-        if all(scheme.of_node(u).num_patterns <= MAX_ENUMERATED for u in victims):
+        if all(scheme.at_node(u).num_patterns <= MAX_ENUMERATED for u in victims):
             return ()
         tried = f"of more than {MAX_ENUMERATED} patterns of steps some were tried"
         return (f"{tried}, with every step that a record can join",)

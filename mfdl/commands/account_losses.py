@@ -26,7 +26,7 @@ from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
 from ..privacy.loss_tables import worst_in_words
 from ..privacy.losses import Losses
-from ..privacy.owners import Owners, name_of
+from ..privacy.owners import Owners, victim_name
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
@@ -179,7 +179,7 @@ class Account:
         labels, tied = self.named.labels, self.answer["tied"]
         if not self.config.all_attackers:
             several = isinstance(loss.victim, tuple)
-            return worst_in_words(f"node{'s' * several} {name_of(loss.victim, labels)}", tied)
+            return worst_in_words(f"node{'s' * several} {victim_name(loss.victim, labels)}", tied)
         return worst_in_words(f"attacker {labels[nodes[0]]} and victim {labels[loss.node]}", tied, kind="pair")
 
     @functools.cached_property
@@ -204,12 +204,12 @@ class Account:
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         privacy = Privacy(model, owners=self.owners, **config.protected | config.accounting)
         if same and self.victims is None:
-            losses = Losses.of_victim_sensitivities(self.algorithm, privacy, self.losses[worst])
+            losses = Losses.from_sensitivities(self.algorithm, privacy, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
-            losses = Losses.of(self.algorithm, privacy)
+            losses = Losses.from_algorithm(self.algorithm, privacy)
         if same:  # attackers tie up to rounding: no loss to another one overshoots either
-            every = [weakest if loss.victim == weakest.victim else loss for loss in losses.of_victims]
-            losses = Losses.of_victim_sensitivities(self.algorithm, privacy, every)
+            every = [weakest if loss.victim == weakest.victim else loss for loss in losses.sensitivities]
+            losses = Losses.from_sensitivities(self.algorithm, privacy, every)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
@@ -226,7 +226,7 @@ class Account:
             mu, adaptive = self.mu(loss, False), self.mu(loss, True)
             rows.append(
                 {
-                    "victim": name_of(loss.victim, self.named.labels),
+                    "victim": victim_name(loss.victim, self.named.labels),
                     "distance": self.named.distance(loss.victim, hops),
                     "sensitivity_squared": json_number(loss.sensitivity_squared),
                     "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
@@ -244,7 +244,7 @@ class Account:
     def _sentence(self) -> str:
         nodes, loss = self.worst(adaptive=True)
         privacy = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
-        losses = Losses.of_victim_sensitivities(self.algorithm, privacy, [loss])
+        losses = Losses.from_sensitivities(self.algorithm, privacy, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
         return str(guarantee.at_delta(self.config.delta))
 
@@ -352,7 +352,7 @@ def secret_account(
     """
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
-    losses = Losses.of(algorithm, Privacy(model, owners=owners, **config.values("adjacency", "clip_norm")))
+    losses = Losses.from_algorithm(algorithm, Privacy(model, owners=owners, **config.values("adjacency", "clip_norm")))
     if config.target is None:
         given = 1.0 if config.noise_std is None else config.noise_std
         noise_std = 0.0 if algorithm.noise.is_zero else given
@@ -360,11 +360,11 @@ def secret_account(
         noise_std = losses.calibrate(**config.target).noise_std
     else:
         privacy = dataclasses.replace(losses.privacy, trust=named.model(config.calibrate_under))
-        noise_std = Losses.of(algorithm, privacy).calibrate(**config.target).noise_std
+        noise_std = Losses.from_algorithm(algorithm, privacy).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
     curves = {u: curve for u, curve in losses.curves(noise_std).items() if isinstance(u, int)}
-    rule = losses.of_victims[0].adaptive_by
+    rule = losses.sensitivities[0].adaptive_by
     return SecretAccount(config, graph, named, algorithm, attackers, guarantee, curves, rule, victims)
 
 

@@ -62,6 +62,11 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return None
 
     @property
+    def step_factor(self) -> sp.csr_array | None:
+        """F where each step adds F times base noise of its own, in all steps alike; None for any other noise."""
+        return None
+
+    @property
     def is_zero(self) -> bool:
         """No noise at all: no columns."""
         return self.shape[1] == 0

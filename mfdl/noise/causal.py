@@ -117,6 +117,10 @@ class CausalNoise(NoiseOperator):
         return sp.csr_array(sp.eye_array(self._holders.shape[0])) if self.factor is None else self.factor
 
     @property
+    def step_factor(self) -> sp.csr_array | None:
+        return self.mixing if self.fresh else None
+
+    @property
     def node_scales(self) -> FloatArray:
         """F[u, u] of noise that is `local`: what each node multiplies its own by, shape (n,)."""
         return np.ones(self.num_nodes) if self.factor is None else np.asarray(self.factor.diagonal())

@@ -1,13 +1,12 @@
 """ParticipationByNode: nodes whose records take part in different patterns of steps.
 
 A pattern belongs to one node, so a participation per node is all that a view, a sensitivity or an encoder of that node
-needs: `of_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
+needs: `at_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
 answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
 
-JointParticipation: when a record takes part that several nodes hold.
-
-Each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of pairs (owner, step),
-in the order of `mfdl_solvers.joint_patterns`, so all that is known of patterns of one node holds for these.
+JointParticipation: each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of
+pairs (owner, step), in the order of `mfdl_solvers.joint_patterns`, so all that is known of patterns of one node holds
+for these.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class ParticipationByNode(Participation):
 
     >>> from mfdl.participation import Cyclic
     >>> by_node = ParticipationByNode([Cyclic(epochs=2, period=3), Cyclic(epochs=3, period=2)])
-    >>> [pattern.tolist() for pattern in by_node.of_node(1).patterns()]
+    >>> [pattern.tolist() for pattern in by_node.at_node(1).patterns()]
     [[0, 2, 4], [1, 3, 5]]
     """
 
@@ -72,14 +71,13 @@ class ParticipationByNode(Participation):
 
     @property
     def num_nodes(self) -> int:
-        """n, the number of nodes it was given for."""
         return len(self.participations)
 
     @property
     def num_steps(self) -> int:
         return self.participations[0].num_steps
 
-    def of_node(self, node: int) -> Participation:
+    def at_node(self, node: int) -> Participation:
         """Raises: InvalidInput: no such node."""
         if check.integer_at_least(0, node=node) >= self.num_nodes:
             raise InvalidInput(f"node must be below {self.num_nodes}, the nodes with a participation, got {node}.")
@@ -88,7 +86,7 @@ class ParticipationByNode(Participation):
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
         gathered: list[tuple[Participation, list[int]]] = []
         for node in nodes:
-            scheme = self.of_node(node)
+            scheme = self.at_node(node)
             for seen, members in gathered:
                 if seen == scheme:
                     members.append(node)
@@ -105,7 +103,7 @@ class ParticipationByNode(Participation):
         return all(scheme.in_every_step for scheme in self.distinct())
 
     def patterns_of_record(self) -> PatternSet:
-        """Those of every node, where all have the same participation.
+        """The patterns of every node, where all have the same participation.
 
         Raises: UnsupportedMechanism: they have not. (A union would be safe but no node's own, so nothing computed from
             it would be exact, and "the only pattern holds every step" could be true of it at some nodes only.)
@@ -114,7 +112,7 @@ class ParticipationByNode(Participation):
         if others:
             raise UnsupportedMechanism(
                 f"the nodes differ in participation ({self._kinds()}), so there are no patterns of them all; ask for "
-                "those of one node: of_node(u).patterns()."
+                "those of one node: at_node(u).patterns()."
             )
         return first.patterns_of_record()
 
@@ -144,23 +142,22 @@ class ParticipationByNode(Participation):
         return {"scheme": self.scheme, "participations": schemes, "of_node": self._number_of_node()}
 
     def stored_fields(self) -> dict[str, object]:
-        """See `storable`: every distinct participation once."""
+        """Every distinct participation once; see `storable`."""
         return {"participations": self.distinct(), "of_node": self._number_of_node()}
 
     @classmethod
     def from_stored(cls, participations: Sequence[Participation], of_node: Sequence[int]) -> ParticipationByNode:
-        """See `storable`."""
         return cls(participations[check.integer_at_least(0, of_node=number)] for number in of_node)
 
     def _number_of_node(self) -> list[int]:
-        """Which of the distinct participations each node has."""
+        """The number of each node's participation among the distinct ones."""
         gathered = self.shared_by(range(self.num_nodes))
         number_of = {node: number for number, (_, members) in enumerate(gathered) for node in members}
         return [number_of[node] for node in range(self.num_nodes)]
 
 
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The same partition with classes numbered by their first step, so that equal partitions have equal labels."""
+    """The same partition with classes numbered by their first step."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]  # exact: integers
 
@@ -179,7 +176,6 @@ def _nodes(nodes: Sequence[int]) -> str:
 
 
 def in_steps(same_steps: bool) -> str:
-    """How the owners of a record take part, in words."""
     return "all owners of a record in the same steps" if same_steps else "each owner of a record by itself"
 
 
@@ -200,9 +196,9 @@ class JointParticipation(Participation):
     scheme = "joint"
 
     @classmethod
-    def of(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
-        """Of some nodes under the participation of all. Raises: InvalidInput: same steps of differing schemes."""
-        parts = tuple(scheme.of_node(u) for u in owners)
+    def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
+        """Raises: InvalidInput: same steps of differing schemes."""
+        parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))
             raise InvalidInput(
@@ -213,7 +209,6 @@ class JointParticipation(Participation):
 
     @property
     def num_steps(self) -> int:
-        """Pairs (owner, step)."""
         return sum(part.num_steps for part in self.participations)
 
     def patterns_of_record(self) -> PatternSet:

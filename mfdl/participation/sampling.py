@@ -14,7 +14,16 @@ from mfdl_solvers.pattern_sets import PatternSet
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..storable import storable
-from .schemes import SCHEMES, Cyclic, MinSeparation, OncePerEpoch, Participation
+from .schemes import (
+    SCHEMES,
+    Cyclic,
+    EpochScheme,
+    MinSeparation,
+    NumberedScheme,
+    OncePerEpoch,
+    Participation,
+    StepScheme,
+)
 
 
 class Sampled(Participation):
@@ -24,7 +33,6 @@ class Sampled(Participation):
     in_every_step = False
 
     def patterns_of_record(self) -> PatternSet:
-        """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
     @property
@@ -33,7 +41,7 @@ class Sampled(Participation):
         """The share of a node's records that joins a step, on average: public, and what batches are divided by."""
 
     def refusal(self) -> UnsupportedMechanism:
-        """What everything that needs public patterns says."""
+        """The error of everything that needs public patterns."""
         return UnsupportedMechanism(
             f"{self.describe()} has no public patterns and no mu: its guarantee is epsilon at delta, from mfdl.account "
             f"or mfdl.calibrate(..., epsilon=, delta=){self.limits}. Encoders are optimised for a public scheme such "
@@ -46,7 +54,7 @@ class Sampled(Participation):
 
 @storable
 @dataclasses.dataclass(frozen=True)
-class PoissonSampling(Sampled):
+class PoissonSampling(NumberedScheme, Sampled):
     """Each record joins each step with probability `rate`, by secret draws, independent over records and steps.
 
     Batches have random sizes, which stay secret: sums are divided by the public constant rate * (records of the node).
@@ -65,8 +73,7 @@ class PoissonSampling(Sampled):
     def __post_init__(self) -> None:
         if self.rate == 1:
             raise InvalidInput(f"rate must be below 1, got 1; a record in every step is EveryStep({self.steps}).")
-        object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
-        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
+        super().__post_init__()
 
     @property
     def num_steps(self) -> int:
@@ -79,14 +86,11 @@ class PoissonSampling(Sampled):
     def describe(self) -> str:
         return f"Poisson sampling (rate={self.rate:g}, {self.steps} steps)"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "rate": self.rate, "steps": self.steps}
-
 
 @storable
 @SCHEMES.register(called={"bins": "period"})
 @dataclasses.dataclass(frozen=True)
-class BallsInBins(Sampled):
+class BallsInBins(NumberedScheme, Sampled):
     """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.
 
     Batches have random sizes, which stay secret: sums are divided by the public constant (records of the node) / bins.
@@ -102,10 +106,6 @@ class BallsInBins(Sampled):
     bins: int
     scheme = "balls-in-bins"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
-        object.__setattr__(self, "bins", check.integer_at_least(1, bins=self.bins))
-
     @property
     def num_steps(self) -> int:
         return self.epochs * self.bins
@@ -116,7 +116,6 @@ class BallsInBins(Sampled):
 
     @property
     def public(self) -> Cyclic:
-        """The same participation with public bins (`Cyclic`). Encoders are optimised for it."""
         return Cyclic(epochs=self.epochs, period=self.bins)
 
     @property
@@ -125,9 +124,6 @@ class BallsInBins(Sampled):
 
     def describe(self) -> str:
         return f"balls-in-bins (epochs={self.epochs}, bins={self.bins})"
-
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "epochs": self.epochs, "bins": self.bins}
 
     def refusal(self) -> UnsupportedMechanism:
         return UnsupportedMechanism(
@@ -141,7 +137,7 @@ class BallsInBins(Sampled):
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class CyclicPoisson(Sampled):
+class CyclicPoisson(EpochScheme, Sampled):
     """Each record has one step of every epoch, as in `Cyclic`, and joins it with probability `rate`, secretly.
 
     Draws are independent over records and steps. Record r of a node has the steps t = r mod period: that is public.
@@ -154,23 +150,11 @@ class CyclicPoisson(Sampled):
     'cyclic Poisson sampling (epochs=20, period=16, rate=0.5)'
     """
 
-    epochs: int
-    period: int
     rate: float
     scheme = "cyclic-poisson"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
-        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
-        object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
-
-    @property
-    def num_steps(self) -> int:
-        return self.epochs * self.period
-
     @property
     def public(self) -> Cyclic:
-        """The same participation with rate 1. Encoders are optimised for it."""
         return Cyclic(epochs=self.epochs, period=self.period)
 
     @property
@@ -180,14 +164,11 @@ class CyclicPoisson(Sampled):
     def describe(self) -> str:
         return f"cyclic Poisson sampling (epochs={self.epochs}, period={self.period}, rate={self.rate:g})"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period, "rate": self.rate}
-
 
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class RandomAllocation(Sampled):
+class RandomAllocation(EpochScheme, Sampled):
     """Each record joins one uniform step of each epoch, by secret draws, independent over records and epochs.
 
     It is balls-in-bins with bins drawn anew for each epoch. With `per_epoch=False` a record joins `epochs` of all
@@ -199,23 +180,15 @@ class RandomAllocation(Sampled):
     'random allocation (epochs=20, period=16)'
     """
 
-    epochs: int
-    period: int
     per_epoch: bool = True
     scheme = "random-allocation"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
-        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
+        super().__post_init__()
         check.instance(bool, per_epoch=self.per_epoch)
 
     @property
-    def num_steps(self) -> int:
-        return self.epochs * self.period
-
-    @property
     def public(self) -> Participation:
-        """The same participation with public patterns."""
         if self.per_epoch:
             return OncePerEpoch(epochs=self.epochs, period=self.period)
         return MinSeparation(steps=self.num_steps, max_participations=self.epochs, separation=1)
@@ -230,13 +203,13 @@ class RandomAllocation(Sampled):
         return f"random allocation ({self.epochs} of {self.num_steps} steps)"
 
     def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period, "per_epoch": self.per_epoch}
+        return {**super().to_dict(), "per_epoch": self.per_epoch}
 
 
 @storable
 @SCHEMES.register(called={"separation": "period"})
 @dataclasses.dataclass(frozen=True)
-class MinSeparationSampling(Sampled):
+class MinSeparationSampling(StepScheme, Sampled):
     """Each record joins a step with probability `rate` unless it joined in the last `separation` - 1 steps, secretly.
 
     Draws are independent over records. At the start a record waits w steps, w = 1, .., separation - 1 with probability
@@ -249,23 +222,12 @@ class MinSeparationSampling(Sampled):
     0.05
     """
 
-    steps: int
     separation: int
     rate: float
     scheme = "min-separation-sampling"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
-        object.__setattr__(self, "separation", check.integer_at_least(1, separation=self.separation))
-        object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps
-
     @property
     def public(self) -> MinSeparation:
-        """The same participation with public patterns."""
         return MinSeparation(
             steps=self.steps, max_participations=-(-self.steps // self.separation), separation=self.separation
         )
@@ -276,6 +238,3 @@ class MinSeparationSampling(Sampled):
 
     def describe(self) -> str:
         return f"minimum separation sampling ({self.steps} steps, separation={self.separation}, rate={self.rate:g})"
-
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "steps": self.steps, "separation": self.separation, "rate": self.rate}

@@ -30,17 +30,17 @@ from ..storable import storable
 class SchemeEntry(Entry):
     """A scheme whose parameters follow from a run.
 
-    Attributes: called: parameters that are something of the run under another name, by that name: {"bins": "period"}.
+    Attributes: called: names in the run of parameters that have another one there: {"bins": "period"}.
     """
 
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def takes(self) -> set[str]:
-        """What it needs of epochs, period and steps; the rest follows."""
+        """The parameters of epochs, period and steps that it needs; the rest follows."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
-    def of_run(self, **run: Any) -> Any:
+    def from_run(self, **run: Any) -> Any:
         """The participation of a run. Args: run: epochs k, period b, steps T, rate of records that are sampled."""
         names = {name: self.called.get(name, name) for name in self.signature}
         return self(**{name: run[called] for name, called in names.items() if called in run})
@@ -51,14 +51,14 @@ SCHEMES: Registry[SchemeEntry] = Registry("participation", SchemeEntry)
 
 
 class Participation(abc.ABC):
-    """Which steps one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
+    """The steps that one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
 
     All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
     accounting; its kind says which faster rules hold.
 
     Attributes:
-        secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
-        instead_in_files: what to write in the place of a scheme that is not `storable`.
+        secret: steps are drawn secretly, so there are no patterns (`Sampled`).
+        instead_in_files: text to write in the place of a scheme that is not `storable`.
     """
 
     scheme: str
@@ -74,7 +74,7 @@ class Participation(abc.ABC):
     def patterns_of_record(self) -> PatternSet:
         """The maximal sets of steps in which one record may take part.
 
-        Raises: UnsupportedMechanism: there are none that hold for every node's records, or none that anybody may know.
+        Raises: UnsupportedMechanism: there are none that hold for every node's records, or none that may be known.
         """
 
     def patterns(self) -> Iterator[Pattern]:
@@ -120,7 +120,7 @@ class Participation(abc.ABC):
 
     @property
     def public(self) -> Participation:
-        """The scheme that an encoder is made for: this one where everybody knows who takes part when."""
+        """The scheme that an encoder is made for: this one unless participation is drawn secretly."""
         return self
 
     def first_steps(self, steps: int) -> Participation:
@@ -134,7 +134,7 @@ class Participation(abc.ABC):
         raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
 
     def require_public(self) -> None:
-        """Raises: UnsupportedMechanism: who takes part when is drawn secretly, so there are no patterns."""
+        """Raises: UnsupportedMechanism: participation is drawn secretly, so there are no patterns."""
         if self.secret:
             self.patterns_of_record()
 
@@ -155,8 +155,8 @@ class Participation(abc.ABC):
     def to_dict(self) -> dict[str, object]:
         """JSON form, with `scheme` first."""
 
-    def of_node(self, node: int) -> Participation:
-        """The participation of one node's records: the same at every node, save `ParticipationByNode`."""
+    def at_node(self, node: int) -> Participation:
+        """The participation of one node's records."""
         return self
 
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
@@ -164,7 +164,6 @@ class Participation(abc.ABC):
         return [(self, list(nodes))]
 
     def distinct(self) -> tuple[Participation, ...]:
-        """The different participations of the nodes."""
         return (self,)
 
     @property
@@ -204,12 +203,14 @@ class Participation(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Numbers(Participation):
-    """A scheme that its numbers, integers >= 1, describe."""
+class NumberedScheme(Participation):
+    """A scheme that its numbers describe: integers >= 1, and a `rate` in (0, 1)."""
 
     def __post_init__(self) -> None:
         for name in self._numbers():
-            object.__setattr__(self, name, check.integer_at_least(1, **{name: getattr(self, name)}))
+            given: dict[str, Any] = {name: getattr(self, name)}
+            number = check.open_unit(**given) if name == "rate" else check.integer_at_least(1, **given)
+            object.__setattr__(self, name, number)
 
     @classmethod
     def _numbers(cls) -> list[str]:
@@ -227,7 +228,7 @@ class _Numbers(Participation):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Epochs(_Numbers):
+class EpochScheme(NumberedScheme):
     epochs: int
     period: int
 
@@ -237,7 +238,7 @@ class _Epochs(_Numbers):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Steps(_Numbers):
+class StepScheme(NumberedScheme):
     steps: int
 
     @property
@@ -248,7 +249,7 @@ class _Steps(_Numbers):
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class Cyclic(_Epochs):
+class Cyclic(EpochScheme):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
 
     Attributes:
@@ -286,7 +287,7 @@ class Cyclic(_Epochs):
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class Single(_Steps):
+class Single(StepScheme):
     """Each record takes part in one step of its own: T patterns of one step."""
 
     scheme = "single"
@@ -301,7 +302,7 @@ class Single(_Steps):
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class EveryStep(_Steps):
+class EveryStep(StepScheme):
     """The unit takes part in every step: user level. One pattern with all T steps."""
 
     scheme = "every-step"
@@ -347,7 +348,6 @@ class Explicit(Participation):
         object.__setattr__(self, "steps", steps)
 
     def stored_fields(self) -> dict[str, object]:
-        """See `storable`."""
         return {"patterns": self.given, "steps": self.steps}
 
     @property
@@ -367,7 +367,7 @@ class Explicit(Participation):
 @storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
-class OncePerEpoch(_Epochs):
+class OncePerEpoch(EpochScheme):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
 
     Attributes: epochs: k >= 1; period: b >= 1, steps per epoch. There are b^k patterns.
@@ -388,7 +388,7 @@ class OncePerEpoch(_Epochs):
 @storable
 @SCHEMES.register(called={"max_participations": "epochs", "separation": "period"})
 @dataclasses.dataclass(frozen=True)
-class MinSeparation(_Steps):
+class MinSeparation(StepScheme):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
 
     The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits.

@@ -28,7 +28,8 @@ from ..factorization import NotConverged
 from ..gossip import GossipMatrix
 from ..objective import Curvature
 from ..participation import Cyclic
-from ..privacy.guarantee import DELTA, Guarantee
+from ..privacy.guarantee import Guarantee
+from ..privacy.guarantee_texts import DELTA
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
@@ -260,7 +261,7 @@ class _Planner:
             algorithm = algorithm.releasing(design.release_model)
         if not design.has_bins and not (algorithm.divisors_cancel and not trust.hides_messages(algorithm)):
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
-        guarantee = Losses.of(algorithm, self.privacy, progress=False).calibrate(**self.target)
+        guarantee = Losses.from_algorithm(algorithm, self.privacy, progress=False).calibrate(**self.target)
         return algorithm, guarantee
 
     @staticmethod

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .accountants import ACCOUNTANTS
     from .attacking_sets import sensitivity_by_victim
     from .curves import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian, PrivacyCurve, ProductGaussian
     from .exposures import view_losses
     from .gram_sensitivity import general_sensitivity
     from .guarantee import Guarantee
-    from .losses import Losses
+    from .losses import ACCOUNTANTS, Losses
     from .owners import Owners
     from .questions import Privacy, Target
     from .sampled_exposures import noise_of_bins

@@ -5,6 +5,12 @@ attackers if they see every message (and the same released models), or, given a 
 if that is smaller. (With L < 1 it can be smaller than the number for non-adaptive gradients, because non-adaptive
 gradients need not come from contractive local maps.) No exact or certified number exceeds the all-messages value, since
 that view contains this one.
+
+Symmetries: a permutation of the nodes that changes no map, no noise and no participation of an algorithm makes one view
+of another: what a learns of u, its image learns of the image of u. On a torus or a ring one attacker so stands for all.
+Candidates come from colours: one node is told apart, then nodes by the weights of those told apart, until each has a
+colour of its own. Colours come from rounded sums and prove nothing; a candidate counts where every map, entry by entry,
+the noise and the masks are the same after it.
 """
 
 from __future__ import annotations
@@ -16,9 +22,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..algorithms.round import SHAPES
 from ..errors import InvalidInput, require_known
 from ..floats import UNIT
 from ..participation import Participation
@@ -39,9 +48,8 @@ from .forms import (
 )
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
-from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
+from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes, within
 from .questions import UNITS, Fingerprint
-from .symmetry import Symmetries, corresponds
 from .victim_sensitivity import (
     ALL_MESSAGES,
     SHIFT_REDUCTION,
@@ -76,19 +84,20 @@ def sensitivity_by_victim(
 
     Args:
         victims: nodes; a group such as (0, 3) stands for a record that nodes 0 and 3 both hold.
-        participation: default that of the algorithm; the number of a victim is for `participation.of_node(victim)`.
+        participation: default that of the algorithm; the number of a victim is for `participation.at_node(victim)`.
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
-        unit: "record" or "user", the unit of privacy; some views have an adaptive number for users alone.
+        unit: "record" or "user"; some views have an adaptive number for users alone.
         owners: which nodes may hold one record, as for `Owners`: by default its groups are victims besides the nodes.
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
+        progress: see `mfdl.progress`; a function is called after each attacking set.
 
-    A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
-    For a group these are the sets without an owner. If every set has one, the losses of the owners are added up, unless
-    the view of `TrustModel.against_owners` loses less.
+    A victim that attacks has infinite loss. Over several attacking sets (coalitions) the worst counts. For a group
+    these
+    are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
+    `TrustModel.against_owners` loses less.
     """
-    owners = Owners.of(owners)
+    owners = Owners.from_value(owners)
     check.instance(TrustModel, trust=trust)
     scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
@@ -105,7 +114,7 @@ def sensitivity_by_victim(
     require_known("method", method, METHODS)
     groups = _groups(algorithm, trust, owners) if order is None else [v for v in order if isinstance(v, tuple)]
     require_one_owner(unit, groups)
-    wanted = None if order is None else {u for victim in order for u in nodes_of(victim)}
+    wanted = None if order is None else {u for victim in order for u in victim_nodes(victim)}
     request = _Asked(algorithm, scheme, release, method, lipschitz, unit, owners.same_steps)
     worst: dict[Victim, VictimSensitivity] = {}
     report = reporter(progress, words=0)
@@ -135,17 +144,16 @@ def sensitivity_by_victim(
                 worst[group] = _pointwise_least(worst[group], *request.against(others, [group]))
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    fingerprint = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
+    fingerprint = Fingerprint.from_question(algorithm, trust, scheme, "", unit, owners)
     losses = [worst[u] for u in (in_order(worst) if order is None else order)]
     of_release = {name: dataclasses.replace(fingerprint, release=name) for name in {loss.release for loss in losses}}
     return [loss.answering(of_release[loss.release]) for loss in losses]
 
 
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
-    """The participation that a question is about: default the algorithm's own.
+    """The participation to account for, default the algorithm's own.
 
-    Raises: InvalidInput: algorithm is no LinearAlgorithm, or participation no Participation. UnsupportedMechanism: its
-        patterns are drawn secretly.
+    Raises: InvalidInput: no LinearAlgorithm, or no Participation. UnsupportedMechanism: patterns are drawn secretly.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     scheme = algorithm.participation if participation is None else participation
@@ -155,7 +163,7 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
 
 
 def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> list[Group]:
-    """Those that may hold one record; any q nodes are of those that do not attack."""
+    """Groups that may hold one record; any q nodes are of those that do not attack."""
     honest: set[int] = set()
     if owners.most > 1:
         honest = honest.union(*(of_member for _, of_member in trust.members(algorithm)))
@@ -199,7 +207,7 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is asked of every view: the arguments of `sensitivity_by_victim`."""
+    """The arguments of `sensitivity_by_victim`."""
 
     algorithm: LinearAlgorithm
     scheme: Participation
@@ -210,8 +218,8 @@ class _Asked:
     same_steps: bool = False
 
     def against(self, model: TrustModel, victims: list[Victim]) -> list[VictimSensitivity]:
-        view = model.view(self.algorithm, nodes_of(victims[0])[0], release=self.release)
-        adaptive = non_adaptive = self.of_view(view, victims)
+        view = model.view(self.algorithm, victim_nodes(victims[0])[0], release=self.release)
+        adaptive = non_adaptive = self.view_sensitivities(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
         if not holds or not (view.knowledge.sees_all(self.algorithm) or all(map(_is_tight, non_adaptive))):
@@ -235,7 +243,7 @@ class _Asked:
             for on in (rests_on if rule == SHIFT_REDUCTION else None,)
         ]
 
-    def of_view(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
+    def view_sensitivities(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
         nodes, _ = nodes_and_groups(victims)
         return self.sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), victims)
 
@@ -248,15 +256,15 @@ class _Asked:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
         Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
-        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
-        asked for.
+        do.
+        Released models are a function of messages that all are seen, unless some are never sent; then they are added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_of_all_sent else view.release
-        more = View.of(self.algorithm, known, release=release, attacker=view.attacker)
+        more = AlgorithmView(self.algorithm, known, release=release, attacker=view.attacker)
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):
-            return self.of_view(more, victims)
+            return self.view_sensitivities(more, victims)
         nodes, _ = nodes_and_groups(victims)
         grams, joint = injection_bound(view, nodes), functools.partial(joint_injection_bounds, view)
         if grams is None:
@@ -269,8 +277,8 @@ class _Asked:
         return self.sensitivities(grams, joint, victims)
 
     def why_not_adaptive(self, more: AlgorithmView) -> str:
-        """What stands in the way with all messages seen, and the way out if there is one."""
-        unreleased = View.of(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
+        """The obstacle with all messages seen, and the way out if there is one."""
+        unreleased = AlgorithmView(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
         if recursions(unreleased) is None:
             return "even with every message seen, some gradient depends on noise that is not"
         if not more.unreleased:
@@ -286,9 +294,9 @@ class _Asked:
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
     def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
-        """Of several owners (sum_u sens_u)^2."""
+        """Squared sensitivities; for several owners (sum_u sens_u)^2."""
         from .adaptive import shift_reduction
-        from .adaptive.repeated_rounds import worst_patterns
+        from .adaptive.shift_problem import worst_patterns
 
         assert self.lipschitz is not None
         nodes, _ = nodes_and_groups(victims)
@@ -308,12 +316,12 @@ class _Asked:
         roots: dict[int, float] = {}
         for participation, alike in self.scheme.shared_by(nodes):
             roots |= zip(alike, np.sqrt(shifts(alike, participation)).tolist(), strict=True)
-        squared = [(sum(roots[u] for u in nodes_of(victim)), len(nodes_of(victim))) for victim in victims]
+        squared = [(sum(roots[u] for u in victim_nodes(victim)), len(victim_nodes(victim))) for victim in victims]
         return [root**2 * (1 + 4 * count * UNIT) for root, count in squared]
 
 
 class _Images:
-    """Losses to single attackers, those that are images of others under a symmetry of the algorithm not anew."""
+    """Losses to single attackers; images of others under a symmetry of the algorithm are not computed anew."""
 
     def __init__(self, request: _Asked) -> None:
         self._request = request
@@ -324,7 +332,7 @@ class _Images:
         algorithm, attackers = self._request.algorithm, model.attackers(self._request.algorithm)
         if len(attackers) != 1 or not self._symmetries.possible or not model.same_for_all_victims:
             return self._request.against(model, victims)
-        masks, attacker = model.knowledge(algorithm, nodes_of(victims[0])[0]), attackers[0]
+        masks, attacker = model.knowledge(algorithm, victim_nodes(victims[0])[0]), attackers[0]
         for other, node, other_masks, losses in self._others:
             if type(other) is not type(model) or other.default_release != model.default_release:
                 continue
@@ -344,3 +352,120 @@ def _renamed(loss: VictimSensitivity, node: Victim, attacker: str) -> VictimSens
     fixed, adaptive = (dataclasses.replace(loss.number(adaptive=is_ad), node=node) for is_ad in (False, True))
     adaptive = fixed if loss.adaptive_sensitivity is loss.non_adaptive_sensitivity else adaptive
     return dataclasses.replace(loss, non_adaptive_sensitivity=fixed, adaptive_sensitivity=adaptive, attacker=attacker)
+
+
+Nodes = NDArray[np.intp]
+MAX_NODES = 400
+MAX_CHOICES = 6
+"""Nodes that are told apart by hand before a graph counts as one without symmetries that are worth it."""
+MAX_WRONG = 4
+"""Candidates that change something before no more are looked at."""
+DIGITS = 9
+MAX_NOISE = 2**20
+"""Entries of N that are compared."""
+
+
+class Symmetries:
+    """Permutations that take one node to another, of one algorithm and participation."""
+
+    def __init__(self, algorithm: LinearAlgorithm, scheme: Participation) -> None:
+        self._algorithm, n = algorithm, algorithm.num_nodes
+        self._orders: dict[int, Nodes | None] = {}
+        self._wrong = 0
+        sizes = algorithm.sizes
+        blocks = all(size % n == 0 for size in sizes.values()) and algorithm.noise.columns_per_step % n == 0
+        self.possible = 2 < n <= MAX_NODES and blocks and len(scheme.shared_by(range(n))) == 1
+        if self.possible:
+            self._weights = np.zeros((n, n))  # of at most MAX_NODES nodes
+            for i, (matrix, rows, columns) in enumerate(_maps(algorithm)):
+                dense = matrix.toarray().astype(np.float64).reshape(sizes[rows] // n, n, sizes[columns] // n, n)
+                mixing = np.sqrt(2.0 + i + np.arange(dense.shape[0] * dense.shape[2])).reshape(dense.shape[::2])
+                self._weights += np.einsum("iujv,ij->uv", dense, mixing)
+            self._colours = self._refined(np.zeros(n, dtype=np.intp))
+
+    def taking(self, first: int, second: int) -> Nodes | None:
+        """pi with pi[first] = second, or None where none is found."""
+        if not self.possible or self._colours[first] != self._colours[second]:
+            return None
+        before, after = self._order(first), self._order(second)
+        if before is None or after is None:
+            return None
+        permutation = np.empty_like(before)
+        permutation[before] = after
+        if self._holds(permutation):
+            return permutation
+        self._wrong += 1
+        self.possible = self._wrong < MAX_WRONG
+        return None
+
+    def _order(self, node: int) -> Nodes | None:
+        """The nodes by their colours, seen from one of them."""
+        if node not in self._orders:
+            colour = np.zeros(len(self._weights), dtype=np.intp)
+            chosen: int | None = node
+            for _ in range(MAX_CHOICES):
+                colour = self._refined(np.where(np.arange(len(colour)) == chosen, -1, colour))
+                numbers, counts = np.unique(colour, return_counts=True)
+                chosen = None if counts.max() == 1 else int(np.argmax(colour == numbers[counts > 1][0]))  # exact: flags
+                if chosen is None:
+                    break
+            self._orders[node] = np.argsort(colour) if chosen is None else None  # exact: integers
+        return self._orders[node]
+
+    def _refined(self, colour: Nodes) -> Nodes:
+        """Colours split by the weights of nodes of each colour, until nothing splits; numbered by what they are."""
+        spread = np.cos(1.0 + np.arange(len(colour)))
+        while True:
+            _, colour = np.unique(colour, return_inverse=True)
+            sums = np.round([self._weights @ spread[colour], self._weights.T @ spread[colour]], DIGITS)
+            _, finer = np.unique(np.vstack([colour, sums]).T, axis=0, return_inverse=True)
+            if finer.max() == colour.max():
+                return np.asarray(colour, dtype=np.intp)
+            colour = finer
+
+    def _holds(self, permutation: Nodes) -> bool:
+        """Whether every map, the noise and what is sent are the same after it."""
+        algorithm, n = self._algorithm, self._algorithm.num_nodes
+        sizes = {name: _lifted(permutation, size) for name, size in algorithm.sizes.items()}
+        if any((matrix[sizes[rows]][:, sizes[columns]] != matrix).nnz for matrix, rows, columns in _maps(algorithm)):
+            return False
+        messages = sizes["messages"]
+        sender, sent = algorithm.message_sender, algorithm.sent
+        if (sender[messages] != permutation[sender]).any() or (sent[:, messages] != sent).any():
+            return False
+        noise, causal = algorithm.noise, algorithm.noise.causal
+        parts = _lifted(permutation, noise.columns_per_step)
+        if (algorithm.holders[parts][:, permutation] != algorithm.holders).nnz:
+            return False
+        if noise.local and causal is not None and causal.shared and noise.slots_per_step == n:
+            return bool((causal.node_scales[permutation] == causal.node_scales).all())
+        if noise.shape[0] * noise.shape[1] > MAX_NOISE:
+            return False
+        N = noise.matmat(np.eye(noise.shape[1]))
+        N = N.reshape(noise.num_steps, noise.slots_per_step, noise.num_steps, -1)
+        return bool((N[:, sizes["injection slots"]][:, :, :, parts] == N).all())
+
+
+def corresponds(permutation: Nodes, masks: Knowledge, image: Knowledge) -> bool:
+    """Whether one attacker knows of the images of nodes the same as another knows of the nodes."""
+    if masks.combination is not None or image.combination is not None:
+        return False
+    names = ("seen", "known_gradients", "known_noise")
+    pairs = ((getattr(masks, name), getattr(image, name)) for name in names)
+    return all((after[:, _lifted(permutation, after.shape[1])] == before).all() for before, after in pairs)
+
+
+def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
+    """Every map with the words for its rows and columns."""
+    maps: list[tuple[Any, str, str]] = [(algorithm.model_from_state, "nodes", "state")]
+    for kind in algorithm.kinds:
+        maps += [(getattr(kind, name), *axes) for name, axes in SHAPES.items() if getattr(kind, name) is not None]
+    if algorithm.state_from_start is not None:
+        maps.append((algorithm.state_from_start, "state", "nodes"))
+    return maps
+
+
+def _lifted(permutation: Nodes, size: int) -> Nodes:
+    """The permutation of several blocks of all nodes."""
+    n = len(permutation)
+    return (np.arange(size // n)[:, None] * n + permutation).ravel()

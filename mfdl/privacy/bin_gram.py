@@ -1,9 +1,8 @@
 """M = (|C| E)^T (|C| E) of the noise, for the worst victim: what balls-in-bins sees of an algorithm.
 
-In: an algorithm whose noise enters where gradients do, and who knows which of its columns. Out: a matrix that is at
-least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/balls_in_bins_theorem.md)
-ends. The encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is
-from it.
+The matrix is at least M of every victim, entry by entry, rounded up; refused where the theorem
+(docs/balls_in_bins_theorem.md) ends. The encoder that counts is the inverse of what the executor multiplies with, so C
+is corrected by how far it is from it.
 
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
@@ -15,9 +14,8 @@ Delta of norms d_t, so the encoder of what is added is (I + Delta)^-1 C. With of
 
     M'_rq <= M_rq + ((1 - off)^-2 - 1) ||V_r|| ||V_q||,    ||V_r||^2 = M_rr.
 
-What bounds the pair of a secret pattern: a Gaussian that all patterns share, and independent draws of single shifts.
-
-In: N = |C|^T |C| of the noise, shape (T, T), and a scheme. Out: numbers g^2 and d such that, for all patterns S and S',
+The pair of a secret pattern is bounded by a Gaussian that all patterns share, and independent draws of single shifts:
+from N = |C|^T |C|, shape (T, T), and a scheme follow g^2 and d such that, for all patterns S and S',
 
     M_SS' = sum over i in S, j in S' of N_ij <= g^2 + sum over draws that S and S' have in common of d,
 
@@ -67,7 +65,7 @@ def is_block_causal(noise: NoiseOperator) -> bool:
 
 
 def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
-    """The same noise with nothing correlated over time: its covariance over nodes is what the time part is divided by.
+    """Noise without correlation over time: its covariance over nodes is what the time part is divided by.
 
     Raises: UnsupportedMechanism: the noise is no product of time and space, nor local.
     """
@@ -90,7 +88,8 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
 
     Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
-        MAX_BINS bins.
+        MAX_BINS
+        bins.
     Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
         `structured_gram` for an encoder with structure.
     """
@@ -100,9 +99,9 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
         )
     causal = algorithm.noise.causal
     if not is_product(algorithm.noise):
-        return functools.reduce(np.maximum, (_of_norms(A, bins) for A in _block_norms(algorithm.noise, victims)))
+        return functools.reduce(np.maximum, (_norm_gram(A, bins) for A in _block_norms(algorithm.noise, victims)))
     assert causal is not None
-    if causal.fresh:
+    if algorithm.noise.step_factor is not None:
         return np.eye(bins) * (algorithm.num_steps // bins)
     if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
         return known
@@ -110,7 +109,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
 
 
-def of_bins(N: FloatArray, bins: int) -> FloatArray:
+def bin_sums(N: FloatArray, bins: int) -> FloatArray:
     """M of bins, from N over steps: sums of entries, none above that of means with these norms. Shape (bins, bins)."""
     epochs = len(N) // bins
     M = N.reshape(epochs, bins, epochs, bins).sum(axis=(0, 2)) * UP
@@ -119,10 +118,10 @@ def of_bins(N: FloatArray, bins: int) -> FloatArray:
 
 
 def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
-    return _of_norms(_absolute_encoder(causal.encoder_of(column), causal.inverse_of(column)), bins)
+    return _norm_gram(_absolute_encoder(causal.encoder_of(column), causal.inverse_of(column)), bins)
 
 
-def _of_norms(norms: FloatArray, bins: int) -> FloatArray:
+def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
     """sum_t v_t v_t^T. Args: norms: at least |C_ts|, or ||C[t., (s, u)]||, shape (T, T)."""
     V = norms.reshape(len(norms), -1, bins).sum(axis=1)
     return np.asarray((V.T @ V) * UP)
@@ -216,7 +215,9 @@ class ProductBound:
     places: int = 1
 
     @staticmethod
-    def of(N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1) -> ProductBound:
+    def from_draws(
+        N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1
+    ) -> ProductBound:
         """Args: N: None where noise is fresh; draws: d of each draw."""
         largest = 1.0 if N is None else float(N.diagonal().max()) * UP
         top = max(float(draws.max(initial=0.0)), FAINTEST * largest)
@@ -235,39 +236,39 @@ class ProductBound:
 def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | None:
     """N of the worst of these victims, for a covariance of one over nodes; None where noise is fresh in every step.
 
-    Raises, cost: as `bin_gram.time_gram` with a bin for each step.
+    Raises, cost: as `time_gram` with a bin for each step.
     """
-    causal = algorithm.noise.causal
-    if is_product(algorithm.noise) and causal is not None and causal.fresh:
+    if algorithm.noise.step_factor is not None:
         return None
     return time_gram(algorithm, victims, algorithm.num_steps)
 
 
-def of_cyclic_poisson(N: FloatArray | None, scheme: CyclicPoisson) -> ProductBound:
+def cyclic_poisson_bound(N: FloatArray | None, scheme: CyclicPoisson) -> ProductBound:
     """A draw is a step of the record's group; the worst group counts. g^2 is 0 where columns b apart are disjoint."""
     k, b = scheme.epochs, scheme.period
     if N is None:
-        return ProductBound.of(None, 0.0, np.ones(k), float(k))
+        return ProductBound.from_draws(None, 0.0, np.ones(k), float(k))
     groups = N.reshape(k, b, k, b).transpose(1, 3, 0, 2)[np.arange(b), np.arange(b)]  # (b, k, k)
     diagonals = np.sort(np.diagonal(groups, axis1=1, axis2=2), axis=1).max(axis=0)
     apart = groups * ~np.eye(k, dtype=bool)
-    return ProductBound.of(N, float(apart.sum(axis=(1, 2)).max()), diagonals, float(groups.sum(axis=(1, 2)).max()))
+    common = float(apart.sum(axis=(1, 2)).max())
+    return ProductBound.from_draws(N, common, diagonals, float(groups.sum(axis=(1, 2)).max()))
 
 
-def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> ProductBound:
+def random_allocation_bound(N: FloatArray | None, scheme: RandomAllocation) -> ProductBound:
     """A draw is one of b steps: those of an epoch, or of a part of a random partition of all steps.
 
-    Of an epoch, the remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but
-    there are fewer of them. The divisor that is best where noise is large is taken.
+    The remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but there are
+    fewer of them. The divisor that is best where noise is large is taken.
     """
     k, b = scheme.epochs, scheme.period
     if N is None:
-        return ProductBound.of(None, 0.0, np.ones(k), float(k), b)
+        return ProductBound.from_draws(None, 0.0, np.ones(k), float(k), b)
     diagonal, apart = N.diagonal(), N * ~np.eye(len(N), dtype=bool)
     if not scheme.per_epoch:
         largest = -np.sort(-apart, axis=1)[:, :k]  # of k steps, one of which may be i itself
         other, same = largest.sum(axis=1).max(), (diagonal + largest[:, : k - 1].sum(axis=1)).max()
-        return ProductBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
+        return ProductBound.from_draws(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
     rows, epoch = apart.reshape(k * b, k, b).max(axis=2), np.arange(k * b) // b
     others = rows.sum(axis=1) - rows[np.arange(k * b), epoch]  # of the worst step of each other epoch
     same = (diagonal + others).reshape(k, b).max(axis=1)
@@ -277,25 +278,25 @@ def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> Prod
         inside = np.where(np.subtract.outer(np.arange(b), np.arange(b)) % step == 0, blocks, 0.0).max(axis=2)
         different = (inside + others.reshape(k, b)).max(axis=1)
         draws = np.maximum(0.0, same - different)
-        return ProductBound.of(N, float(different.sum()), draws, float(same.sum()), b // step)
+        return ProductBound.from_draws(N, float(different.sum()), draws, float(same.sum()), b // step)
 
     divisors = (step for step in range(1, b + 1) if b % step == 0)
     return min(map(known_modulo, divisors), key=lambda bound: bound.faint)  # bound
 
 
-def of_min_separation(N: FloatArray | None, scheme: MinSeparationSampling) -> ProductBound:
+def min_separation_bound(N: FloatArray | None, scheme: MinSeparationSampling) -> ProductBound:
     """A draw is a step: the pattern is what minimum separation leaves of a Poisson sample of all steps."""
     T, b = scheme.steps, scheme.separation
     uses = -(-T // b)
     if N is None:
-        return ProductBound.of(None, 0.0, np.ones(T), float(uses))
+        return ProductBound.from_draws(None, 0.0, np.ones(T), float(uses))
     different = np.array([_windows(N[i, i + 1 :], b) + _windows(N[i, :i][::-1], b) for i in range(T)])
     further = [_windows(N[i, i + b :], b) + _windows(N[i, : max(0, i - b + 1)][::-1], b) for i in range(T)]
     same = N.diagonal() + further
     blocks = np.arange(0, T, b)  # a pattern has at most one step of each
     most = np.maximum.reduceat(different, blocks)
     draws = np.maximum(0.0, same - np.repeat(most, b)[:T])
-    return ProductBound.of(N, float(most.sum()), draws, float(np.maximum.reduceat(same, blocks).sum()))
+    return ProductBound.from_draws(N, float(most.sum()), draws, float(np.maximum.reduceat(same, blocks).sum()))
 
 
 def _windows(row: FloatArray, width: int) -> float:

@@ -1,12 +1,8 @@
-"""Exposures of public patterns, and of views that are matrices alone: the loss of each victim per unit of noise.
+"""Exposures: the loss of each victim per unit of noise, for public patterns, and for views that are matrices alone.
 
-An accountant maps a question about an algorithm to its `Exposures`; the participation decides which accountant
-(`accountants.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
-
-A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
-`gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for non-adaptive
-gradients, and for adaptive ones where `adaptive` proves it. The trust model of such a question shows exactly what the
-view shows.
+An accountant maps a question about an algorithm to its `Exposures`; guarantees, calibrated noise and tables follow. A
+bare view says not how gradients depend on messages: a number holds for non-adaptive gradients, and for adaptive ones
+where `adaptive` proves it. The trust model of such a question shows exactly what the view shows.
 """
 
 from __future__ import annotations
@@ -36,9 +32,9 @@ from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
-from .forms.nearby import may_be_rounded
+from .forms.dense_form import may_be_rounded
 from .gram_sensitivity import Sensitivity, warn_of_rank
-from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
+from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
 from .victim_sensitivity import (
     MOST_SHOWN,
@@ -63,17 +59,17 @@ GIVEN_NOT_PROVEN = (
 
 
 class Exposures(abc.ABC):
-    """What one question finds exposed."""
+    """The losses that answer one question, noise not fixed."""
 
     @property
     @abc.abstractmethod
     def each(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim, in the order of their nodes; victims in one group may share a number."""
+        """The loss of each victim, in node order; victims in one group may share a number."""
 
     @property
     @abc.abstractmethod
     def together(self) -> VictimSensitivity:
-        """Of all victims: no victim loses more, and it rests on every assumption that any of them needs."""
+        """The worst loss of all victims: it rests on every assumption that any of them needs."""
 
     @property
     @abc.abstractmethod
@@ -93,21 +89,21 @@ class Exposures(abc.ABC):
 
     @property
     def why(self) -> str:
-        """What stands in the way of better numbers, for all victims; may be empty."""
+        """The obstacle to better numbers, for all victims; may be empty."""
         return ""
 
     @abc.abstractmethod
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        """Raises InvalidInput where these are not the answer to this question."""
+        """Raises: InvalidInput: these are not the answer to this question."""
 
     @abc.abstractmethod
     def refuse(self, **given: Any) -> None:
-        """Refuses targets and noise scales that this participation has no meaning for; None is never refused."""
+        """Refuses targets and noise scales that are meaningless for this participation; None is never refused."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicExposures(Exposures):
-    """Of public patterns: one Gaussian for each victim, exact or certified.
+    """Losses with public patterns: one Gaussian for each victim, exact or certified.
 
     Attributes: losses: of at least one victim, all of one question.
     """
@@ -128,7 +124,7 @@ class PublicExposures(Exposures):
 
     @functools.cached_property
     def nodes(self) -> set[int]:
-        return {u for loss in self.losses for u in nodes_of(loss.victim)}
+        return {u for loss in self.losses for u in victim_nodes(loss.victim)}
 
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
         if not self.losses:
@@ -176,9 +172,11 @@ def public_exposures(
 
 
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-    """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
+    """Raises: InvalidInput: losses were computed for another question; any release, if the question names none."""
     q = privacy
-    wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners)
+    wanted = Fingerprint.from_question(
+        algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners
+    )
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
             raise InvalidInput(
@@ -196,7 +194,7 @@ def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AsGiven(TrustModel):
-    """The trust model of a bare view: who has it sees what it shows."""
+    """The trust model of a bare view."""
 
     of_view: View
     name = "matrices"
@@ -209,7 +207,7 @@ class AsGiven(TrustModel):
         raise InvalidInput("a bare view is no trust model over algorithms; use TrustModel.from_masks.")
 
     def members(self, algorithm: Any) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        """Itself, with everybody but the nodes all of whose gradients it knows."""
+        """Itself, with every node but those all of whose gradients it knows."""
         yield self, tuple(u for u in range(self.of_view.num_nodes) if not self.of_view.marked_gradients[:, u].all())
 
     def fingerprint(self, algorithm: Any) -> str:
@@ -218,7 +216,7 @@ class AsGiven(TrustModel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ViewExposures(PublicExposures):
-    """Of matrices: numbers for adaptive gradients where all of them are proven, else for non-adaptive gradients."""
+    """Losses of matrices: for adaptive gradients where all of them are proven, else for non-adaptive gradients."""
 
     @property
     def adaptive(self) -> bool:
@@ -235,7 +233,7 @@ class ViewExposures(PublicExposures):
     def require(self, algorithm: Any, privacy: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
-        wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
+        wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None
             loss.fingerprint.require(
@@ -259,14 +257,17 @@ def view_exposures(
     scheme.require_public()
     require_unit(q.unit, scheme)
     losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit, owners=q.owners)
-    fingerprint = fingerprint_of(view, q)
+    fingerprint = view_fingerprint(view, q)
     return ViewExposures(
         tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
     )
 
 
 def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
-    """With the trust model of the matrices. Raises: InvalidInput: another one, or the view of a trust model."""
+    """The question with the trust model of the matrices.
+
+    Raises: InvalidInput: another one, or the view of a trust model.
+    """
     if isinstance(view, AlgorithmView):
         raise InvalidInput(
             "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
@@ -284,8 +285,8 @@ def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
     return dataclasses.replace(privacy, trust=AsGiven(view))
 
 
-def fingerprint_of(view: Any, privacy: Privacy) -> Fingerprint:
-    """Of one question about a bare view."""
+def view_fingerprint(view: Any, privacy: Privacy) -> Fingerprint:
+    """The fingerprint of one question about a bare view."""
     given = cast("View", view)
     scheme = participation_hash(privacy.scheme(given), privacy.owners)
     return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, privacy.unit)
@@ -300,15 +301,14 @@ def view_losses(
     unit: str = "record",
     owners: Any = 1,
 ) -> list[VictimSensitivity]:
-    """What each node loses in a view, in node order.
+    """The loss of each node in a view, in node order.
 
     Args:
         view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
-        participation: over the steps of the view; each node's number is for `of_node(victim)`.
+        participation: over the steps of the view; each node's number is for `at_node(victim)`.
         victims: node indices, or groups of owners of one record, such as (0, 3); default all nodes but those all of
             whose gradients are marked as known, who attack, and the groups of `owners`.
-        method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
-        unit: "record" or "user"; owners: as for `sensitivity_by_victim`.
+        method, unit, owners: as of `mfdl.privacy.sensitivity_by_victim`.
 
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
         gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
@@ -329,7 +329,7 @@ def view_losses(
     scheme.require_nodes(n)
     require_known("method", method, METHODS)
     require_known("unit", unit, UNITS)
-    owners = Owners.of(owners)
+    owners = Owners.from_value(owners)
     chosen = _victims(view, victims, owners)
     nodes, groups = nodes_and_groups(chosen)
     require_one_owner(unit, groups)
@@ -365,7 +365,7 @@ def view_losses(
 
 
 def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensitivity:
-    """The loss of a view that is a function of the source, whose numbers bound those that are larger or not proven."""
+    """The loss of a function of the source, whose numbers bound those that are larger or not proven."""
 
     def least(number: Sensitivity, bound: Sensitivity) -> Sensitivity:
         if number.squared <= bound.squared:

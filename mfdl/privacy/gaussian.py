@@ -1,17 +1,10 @@
 """Exact conversions for a mu-GDP Gaussian mechanism, rounded toward safety.
 
-In: mu (the norm of the whitened shift), epsilon, delta, a Rényi order, or the sensitivity and the noise
-that give mu. Out: floats. Privacy losses (delta, epsilon, mu of a mechanism) are never below the true
-value, calibrated budgets (the mu allowed by epsilon and delta) never above it. Where the sensitivity
-comes from is in the other files of this folder; how delta is computed, and how far that may be off, below; a
-full statement is `guarantee.Guarantee`.
+Privacy losses (delta, epsilon, mu of a mechanism) are never below the true value, calibrated budgets (the mu allowed by
+epsilon and delta) never above it.
 
-log delta of a mu-GDP Gaussian mechanism, rounded up: the one computation that every epsilon and delta rests on.
-
-In: mu and epsilon, finite. Out: log delta plus a bound on its own error.
-
-How delta is computed. With a = epsilon/mu - mu/2, b = a + mu, phi the normal density and M the Mills
-ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) erfcx(x / sqrt 2),
+How log delta is computed, which every epsilon and delta rests on. With a = epsilon/mu - mu/2, b = a + mu, phi the
+normal density and M the Mills ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) erfcx(x / sqrt 2),
 
     delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) D,      D = M(a) - M(b) = int_a^b K(x) dx,
     K(x) = -M'(x) = 1 - x M(x) = int_0^oo t e^(-x t - t^2/2) dt > 0,
@@ -70,21 +63,13 @@ _SMALLEST = math.ulp(0.0)
 
 
 def log_delta_from_mu(mu: float, epsilon: float) -> float:
-    """Natural logarithm of delta(epsilon) of a mu-GDP mechanism, rounded up; it does not underflow.
+    """log delta(epsilon) <= 0 of a mu-GDP mechanism, rounded up; it does not underflow.
 
-    Args:
-        mu: Gaussian DP parameter, >= 0; inf means no privacy.
-        epsilon: >= 0; inf is allowed.
+    Args: mu >= 0, epsilon >= 0; either may be inf. -inf when mu = 0 or (mu finite and epsilon = inf), 0 when mu = inf.
 
-    Returns:
-        log delta <= 0; -inf when mu = 0 or (mu finite and epsilon = inf), 0 when mu = inf.
-
-    Guarantees:
-        Never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at
-        most 1e-9 + 1e-14 |log delta| when mu <= 1e5 (above).
-    Raises:
-        InvalidInput: an argument is negative, nan or not a number.
-    Cost: O(1), a few microseconds.
+    Guarantees: never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at most
+        1e-9 + 1e-14 |log delta| when mu <= 1e5 (above).
+    Raises: InvalidInput: an argument is negative, nan or not a number.
     """
     mu = check.non_negative_or_inf(mu=mu)
     epsilon = check.non_negative_or_inf(epsilon=epsilon)
@@ -103,11 +88,9 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     >>> delta_from_mu(0.0, 1.0), delta_from_mu(float("inf"), 1.0)
     (0.0, 1.0)
 
-    Guarantees:
-        Never below the true value, so never 0 when the true value is positive (below 1e-323 it is the
-        smallest float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
-    Raises:
-        InvalidInput: mu or epsilon is negative, nan or not a number.
+    Guarantees: never below the true value, so never 0 when the true value is positive (below 1e-323 it is the smallest
+        float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
+    Raises: InvalidInput: mu or epsilon is negative, nan or not a number.
     """
     log_delta = log_delta_from_mu(mu, epsilon)
     if log_delta == -math.inf:
@@ -121,18 +104,11 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     >>> round(epsilon_from_mu(1.0, 1e-6), 3)
     4.887
 
-    Args:
-        mu: Gaussian DP parameter, >= 0; inf means no privacy.
-        delta: in [0, 1).
+    Args: mu >= 0; delta: in [0, 1). 0 when mu = 0, inf when mu = inf, or when delta = 0 < mu.
 
-    Returns:
-        epsilon >= 0: 0 when mu = 0, inf when mu = inf, or when delta = 0 < mu.
-
-    Guarantees:
-        The mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9
-        of mu + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises:
-        InvalidInput: mu is negative or nan, or delta is outside [0, 1).
+    Guarantees: the mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9 of
+        mu + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     return _epsilon(mu, delta, _least_epsilon)
 
@@ -150,23 +126,16 @@ def _least_epsilon(mu: float, target: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Largest mu whose mechanism is (epsilon, delta)-DP, rounded down: calibration that never overshoots.
+    """Largest mu > 0 whose mechanism is (epsilon, delta)-DP, rounded down: calibration that never overshoots.
 
     >>> round(mu_from_epsilon(3.0, 1e-5), 4)
     0.7191
 
-    Args:
-        epsilon: > 0, finite.
-        delta: strictly between 0 and 1.
+    The noise multiplier that reaches it is 1 / mu under every adjacency.
 
-    Returns:
-        mu > 0; the noise multiplier that reaches it is 1 / mu under every adjacency.
-
-    Guarantees:
-        The mechanism is (epsilon, delta)-DP at the float returned. No mu above it by a relative 1e-9 is,
-        when mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises:
-        InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
+    Guarantees: the mechanism is (epsilon, delta)-DP at the float returned. No mu above it by a relative 1e-9 is, when
+        mu <= 1e5 and 1e-300 <= delta <= 1/2.
+    Raises: InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     delta = check.open_unit(delta=delta)
@@ -213,8 +182,7 @@ def _log_rounded_down(delta: float) -> float:
 def renyi_epsilon(mu: float, order: float) -> float:
     """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, rounded up.
 
-    Raises:
-        InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
+    Raises: InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
     """
     mu = check.non_negative_or_inf(mu=mu)
     order = check.positive(order=order)
@@ -228,27 +196,23 @@ def renyi_epsilon(mu: float, order: float) -> float:
 def epsilon_from_renyi(mu: float, delta: float) -> float:
     """The looser epsilon of Rényi accounting, rho + 2 sqrt(rho log(1/delta)) with rho = mu^2 / 2, rounded up.
 
-    It is what papers that account by Rényi DP report, at the best order 1 + sqrt(log(1/delta) / rho). Use
-    `epsilon_from_mu` for the mechanism's own epsilon.
-
-    Raises:
-        InvalidInput: mu is negative or nan, or delta is outside [0, 1).
+    Papers that account by Rényi DP report it, at the best order 1 + sqrt(log(1/delta) / rho).
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     # seven roundings at most, each within u
     return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
 
 
 def mu_from_renyi(epsilon: float, delta: float) -> float:
-    """The mu whose `epsilon_from_renyi` is epsilon, rounded down.
+    """The mu whose `epsilon_from_renyi` is epsilon, rounded down: sqrt(2) (sqrt(L + epsilon) - sqrt(L)), L =
+    log(1/delta).
 
-    sqrt(2) (sqrt(L + epsilon) - sqrt(L)) with L = log(1/delta), which is what papers that account by Rényi DP
-    allow; `mu_from_epsilon` allows more.
+    Papers that account by Rényi DP allow it; `mu_from_epsilon` allows more.
 
     >>> round(mu_from_renyi(3.0, 1e-5), 4)
     0.589
 
-    Raises:
-        InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
+    Raises: InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     L = -math.log(check.open_unit(delta=delta))
@@ -261,11 +225,9 @@ def compose(mus: Iterable[float]) -> float:
     >>> compose([3.0, 4.0]), compose([]), compose([0.5])
     (5.0, 0.0, 0.5)
 
-    Guarantees:
-        Not below the true value: the square of the float returned, taken exactly, is at least the exact
-        sum. A single release keeps its mu, and inf stays inf.
-    Raises:
-        InvalidInput: some mu is negative or nan.
+    Guarantees: the square of the float returned, taken exactly, is at least the exact sum. A single release keeps its
+        mu.
+    Raises: InvalidInput: some mu is negative or nan.
     """
     values = [check.non_negative_or_inf(mus=mu) for mu in check.listed("numbers >= 0", mus=mus)]
     composed = math.hypot(*values)
@@ -286,8 +248,7 @@ def record_shift(adjacency: str, clip_norm: float) -> float:
     >>> [record_shift(adjacency, 1.0) for adjacency in ADJACENCIES]
     [1.0, 1.0, 2.0]
 
-    Raises:
-        InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
+    Raises: InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
     """
     require_known("adjacency", adjacency, ADJACENCIES)
     clip_norm = check.positive(clip_norm=clip_norm)
@@ -297,14 +258,9 @@ def record_shift(adjacency: str, clip_norm: float) -> float:
 def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) -> float:
     """Standard deviation of the noise on the sum of clipped gradients: the product of the three.
 
-    Accountant, calibration and executor all call this one function, so mu is 1 / noise_multiplier under
-    every adjacency.
-
-    Args:
-        noise_multiplier: >= 0; sensitivity: >= 0, per unit record_shift; record_shift: > 0, see above.
-
-    Raises:
-        InvalidInput: an argument is out of range, or the product is not finite.
+    Accountant, calibration and executor all call this one function, so mu is 1 / noise_multiplier under every
+    adjacency.
+    Raises: InvalidInput: an argument is out of range, or the product is not finite.
     """
     product = (
         check.non_negative(noise_multiplier=noise_multiplier)
@@ -320,15 +276,10 @@ def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float)
     >>> mu_from_noise_std(3.0, 2.0, 1.5), mu_from_noise_std(3.0, 2.0, 0.0), mu_from_noise_std(0.0, 2.0, 0.0)
     (4.0, inf, 0.0)
 
-    Args:
-        sensitivity: >= 0, per unit record_shift; inf where a noiseless combination of gradients is seen.
-        record_shift: > 0.
-        noise_std: >= 0; 0 gives inf, unless the sensitivity is 0.
+    Args: sensitivity: >= 0, per unit record_shift; inf where a noiseless combination of gradients is seen.
 
-    Guarantees:
-        The smallest float that is not below the exact quotient of the three floats given.
-    Raises:
-        InvalidInput: an argument is out of range or nan.
+    Guarantees: the smallest float that is not below the exact quotient of the three floats given.
+    Raises: InvalidInput: an argument is out of range or nan.
     """
     sensitivity = check.non_negative_or_inf(sensitivity=sensitivity)
     record_shift = check.positive(record_shift=record_shift)

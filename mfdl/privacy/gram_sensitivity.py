@@ -1,7 +1,7 @@
 """Sensitivity of views under a participation scheme: an upper bound, exact or certified, and what attains it.
 
-The Gram X_u comes from `forms`, the maximum over gradients and patterns from
-`mfdl.sensitivity`; their rounding errors are joined here, and a leak becomes an infinite value.
+Rounding errors of the Gram X_u (`forms`) and of the maximum over gradients and patterns (`mfdl.sensitivity`) are
+joined here, and a leak becomes an infinite value.
 
 `general_sensitivity` is sens_Pi(C; B), the sensitivity of the general theorem, for matrices of any shape and rank.
 A view O = B (C G + Z) with standard deviation nu of the base noise is mu-GDP with mu = record_shift sens_Pi(C; B) / nu,
@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from mfdl_solvers.ties import first_maximum
 
 from .. import check
-from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
@@ -43,16 +42,14 @@ from ..errors import InvalidInput, UnusualSetting, require_known
 from ..floats import EPS, UNIT
 from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
-from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
 from ..storable import storable
-from ..trust import TrustModel
-from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
-from .forms import INJECTIONS, ViewGram, view_grams
+from .exact_arithmetic import MAX_ENTRIES, independent_rows, rank_and_outside
+from .forms import INJECTIONS, ViewGram
 from .forms import dense_form as rational_form
 from .forms.base import Structured
-from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space
+from .forms.dense_form import NEARBY, may_be_rounded, nearby_in_words, row_space
 from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
@@ -100,8 +97,8 @@ class Sensitivity:
         """sens, rounded up."""
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
-    def of_node(self, node: Victim) -> Self:
-        """The same number of another node: one of a million, for which `dataclasses.replace` would take seconds."""
+    def at_node(self, node: Victim) -> Self:
+        """The same number of another node, without the seconds of a million `dataclasses.replace`."""
         same = object.__new__(type(self))
         same.__dict__.update(self.__dict__, node=node)
         return same
@@ -160,11 +157,11 @@ def sensitivities(
             bounded = bounds(values, participation, method, errors)
         bound_by_gram |= {key: bounded[i] for i, key in enumerate(chosen)}
     shared = {key: _number(gram, bound_by_gram.get(key), nodes[0]) for key, gram in distinct.items()}
-    return [shared[id(gram)].of_node(node) for gram, node in zip(grams, nodes, strict=True)]
+    return [shared[id(gram)].at_node(node) for gram, node in zip(grams, nodes, strict=True)]
 
 
 def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensitivity:
-    """What a record of this node moves; no bound where a step leaks."""
+    """The Sensitivity of a Gram; no bound where a step leaks."""
     if bound is None:
         step = int(np.argmax(gram.leaks))  # exact: flags
         lower = 0.0 if gram.upper else math.inf
@@ -179,15 +176,15 @@ def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensiti
 
 
 def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:
-    """weight ||C g||^2."""
+    """Bounds on weight ||C g||^2."""
     of_encoder = structured_bound(of.encoder, participation, method)
     upper = of_encoder.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = of_encoder.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, of_encoder.pattern)
+    return PatternBound.between(upper, lower, of_encoder.pattern)
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
-    """What makes a finite number an upper bound, and what would give a better one."""
+    """The cause of an upper bound, and a way to a better one."""
     if gram.upper and gram.form == INJECTIONS:
         return (
             "the rank of this view cannot be determined in float64, or the view is too large, so every "
@@ -213,29 +210,6 @@ def _leaks(gram: ViewGram, participation: Participation) -> bool:
     if math.isinf(gram.inflation):
         return True
     return bool(gram.leaks.any()) and participation.patterns_of_record().reaches(gram.leaks)
-
-
-def sensitivity_of_gram(
-    gram: ViewGram, participation: Participation, *, node: int = 0, method: str = "exact"
-) -> Sensitivity:
-    """`sensitivities` of one Gram."""
-    return sensitivities([gram], participation, nodes=[node], method=method)[0]
-
-
-def worst_sensitivity(
-    algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation | None = None
-) -> Sensitivity:
-    """The largest sensitivity over all victims, for non-adaptive gradients (`attacking_sets`: adaptive ones)."""
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    check.instance(TrustModel, trust=trust)
-    scheme = algorithm.participation if participation is None else participation
-    check.instance(Participation, participation=scheme)
-    scheme.require_nodes(algorithm.num_nodes)
-    candidates: list[Sensitivity] = []
-    for model, victims in trust.members(algorithm):
-        grams = view_grams(model.view(algorithm, victims[0] if victims else 0), victims)
-        candidates += sensitivities(grams, scheme, nodes=victims)
-    return largest_sensitivity(candidates)
 
 
 def general_sensitivity(
@@ -310,7 +284,7 @@ def general_sensitivity(
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
-    """Entries as they are, dense; sizes that squares of them keep within float64."""
+    """Entries as they are, dense; sizes whose squares stay within float64."""
     entries = exact_entries(name, given)
     refuse_huge(*entries.shape)
     dense: NDArray[Any] = entries.toarray() if sp.issparse(entries) else entries
@@ -356,13 +330,13 @@ def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: floa
 
 
 def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, float | None]:
-    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if not known).
+    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if unknown).
 
     The projectors on two row spaces of one rank differ by the sine at most, and the rank is the exact one.
     """
     if B.size > MAX_ENTRIES:
         return None, None
-    exact_rank, _ = range_of(B, np.zeros((len(B), 0)))
+    exact_rank, _ = rank_and_outside(B, np.zeros((len(B), 0)))
     if exact_rank == B.shape[1]:
         return None, 0.0
     rank, rows, angle = row_space(B.astype(np.float64), inexact)
@@ -380,7 +354,7 @@ def _with_leaks(
         raise InvalidInput(f"workload must have shape {(len(B), axis.size)}, rows of B by columns of C, got {A.shape}.")
     if A.size + B.size > MAX_ENTRIES:
         raise InvalidInput(f"workload can be checked with at most {MAX_ENTRIES} entries of A and B; leave it out.")
-    _, outside = range_of(B, A)
+    _, outside = rank_and_outside(B, A)
     signal, noise, encoder = (matrix.astype(np.float64) for matrix in (A, B, C))
     differs = (np.abs(signal - noise @ encoder) > MATCHES * (np.abs(noise) @ np.abs(encoder))).any(axis=0) & ~outside
     if differs.any():
@@ -402,7 +376,7 @@ APART = 0.01
 
 
 def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
-    """Names the numbers, of the entries and of matrices near them, of the victim where they differ most, and by 1 %."""
+    """Warns where numbers of the entries and of matrices near them differ by more than 1 %, for the worst victim."""
 
     def difference(pair: tuple[Sensitivity, Sensitivity]) -> float:
         low, high = sorted(number.squared for number in pair)

@@ -1,16 +1,11 @@
 """A privacy number together with everything it depends on: who sees what, about whom, and how surely.
 
-In: the mu found by an accountant and the circumstances it holds under. Out: epsilon, delta, one honest
-sentence, a JSON file. How mu is found is in the other files of this folder; conversions are in `gaussian`.
-
 Whose data are protected is the unit. "record": each record's gradient is clipped, and noise is added to their sum.
 "user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
 records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.
 mu is about real-number noise: attacks on the low-order bits of floats are covered by `PrivateNode(grid=...)` alone.
 
-A guarantee as an event of dp-accounting, whose accountants compose it with mechanisms of other libraries.
-
-An event has no trust model, no adjacency and no victim: it is stated beside them here. The noise multiplier of a
+An event of dp-accounting has no trust model, adjacency or victim: they are stated beside it. The noise multiplier of a
 Gaussian event is 1 / mu, so that the adjacency is in it: every accountant of dp-accounting takes the event under its
 default relation, and another relation gives no smaller loss.
 """
@@ -20,40 +15,37 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import check
-from ..display import Shown
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..files import atomic_write_text
 from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
 from .curves import Gaussian, PrivacyCurve
-from .guarantee_texts import ROUNDING, Victims, checked_victims
+from .guarantee_texts import EVERY_NODE, ROUNDING, Statement, Victims, checked_victims
 from .owners import Owners
 from .questions import UNITS, Fingerprint, lipschitz_notes, short_hash
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-    from matplotlib.figure import Figure
 
-
-DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
-SEALING = ("seal", "fingerprint")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
+SEALING = ("seal", "fingerprint")
+UNNAMED = ("custom", "matrices")
+"""Trust models that one word stands for, whatever they show."""
+SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
+"""Fields in which runs that are composed must agree."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Guarantee(Shown):
+class Guarantee(Statement):
     """The view of `attacker` is private for a record of `victim`, or for all its data (`unit`), along `curve`.
 
     Attributes:
@@ -85,36 +77,12 @@ class Guarantee(Shown):
         stated_delta: the delta at which words, tables and files give epsilon: that of the target, or `DELTA`; not part
             of the statement either, which is the whole curve.
 
-    Guarantees:
-        A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
-        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm).
-        With secret sampling it holds while the draws of batches and the noise stay secret and are independent, and
-        nothing else that is seen follows who takes part (docs/sampling.md).
-    Raises:
-        InvalidInput: a field is out of range, or two fields contradict each other.
+    Guarantees: A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
+        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm). With
+        secret sampling it holds while the draws of batches and the noise stay secret and are independent, and nothing
+        else that is seen follows who takes part (docs/sampling.md).
+    Raises: InvalidInput: a field is out of range, or two fields contradict each other.
     """
-
-    curve: PrivacyCurve
-    trust: str
-    clip_norm: float
-    participation: str
-    victim: str
-    attacker: str
-    adaptive: bool
-    noise_std: float
-    sensitivity: float
-    release: str
-    tolerance: float = 0.0
-    notes: tuple[str, ...] = ()
-    lipschitz: float | None = None
-    unit: str = "record"
-    why: str = ""
-    fingerprint: str = ""
-    seal: str = ""
-    victims: Victims = ()
-    owners: Owners = dataclasses.field(default_factory=Owners)
-    source: str = dataclasses.field(default="", compare=False)
-    stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
     _by_victim = None
 
@@ -150,7 +118,8 @@ class Guarantee(Shown):
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
-            self._set(fingerprint="", seal="", source=edited(self.source))
+            sources = dict.fromkeys([*filter(None, self.source.split("; ")), EDITED])
+            self._set(fingerprint="", seal="", source="; ".join(sources))
 
     def _require_noise(self) -> None:
         """Refuses a curve of less loss than sensitivity, clipping and noise give."""
@@ -180,14 +149,14 @@ class Guarantee(Shown):
             object.__setattr__(self, name, value)
 
     def _digest(self, fingerprint: str) -> str:
-        """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in guarantee_texts.field_values(self).items() if name not in SEALING}
+        """16 hex digits of all fields."""
+        fields = {name: value for name, value in self.field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
         self, fingerprint: str, *, by_victim: Callable[[], Mapping[str, PrivacyCurve]] | None = None
     ) -> Guarantee:
-        """The same as the answer to a question: for those who computed it.
+        """The same as the answer to a question, for the accountant.
 
         Args: by_victim: computes the curve of each victim by label; not part of the statement.
         """
@@ -204,76 +173,7 @@ class Guarantee(Shown):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_by_victim": None}  # which holds the algorithm, and is no data
 
-    # ---- numbers -----------------------------------------------------------------------------------------
-
-    @property
-    def mu(self) -> float | None:
-        """Gaussian DP parameter, >= 0; inf when there is no guarantee; None where the curve is not Gaussian."""
-        return self.curve.mu
-
-    @property
-    def adjacency(self) -> str:
-        """One of `gaussian.ADJACENCIES`."""
-        return self.curve.adjacency
-
-    @property
-    def record_shift(self) -> float:
-        """How far a record moves a sum of clipped gradients, or a user its clipped mean gradient."""
-        return gaussian.record_shift(self.adjacency, self.clip_norm)
-
-    @property
-    def bound(self) -> str:
-        """ "exact", "upper", or "monte-carlo", upper but for a stated probability over samples."""
-        return self.curve.bound
-
-    @property
-    def composed(self) -> int:
-        """Number of runs that this guarantee covers."""
-        return self.curve.runs
-
-    @property
-    def noise_multiplier(self) -> float:
-        """noise_std / (clip_norm * sensitivity), rounded down."""
-        return self.curve.noise_multiplier
-
-    @property
-    def finite(self) -> bool:
-        """Whether anything is guaranteed: every run has noise that the attacker does not know."""
-        return math.isfinite(self.curve.public_mu)
-
-    def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at this delta, rounded up; see `PrivacyCurve`."""
-        return self.curve.epsilon(delta)
-
-    def delta(self, epsilon: float) -> float:
-        """Smallest delta at this epsilon, rounded up; see `PrivacyCurve`."""
-        return self.curve.delta(epsilon)
-
-    def renyi_epsilon(self, order: float) -> float:
-        """Rényi divergence of this order >= 1, an upper bound in both directions.
-
-        Of a Gaussian curve order * mu^2 / 2, rounded up; with Poisson sampling exact at integer orders but for
-        rounding up (zero-out and add-remove); with other secret sampling that of public batches.
-        """
-        orders = np.array([check.positive(order=order)])
-        if order < 1:
-            raise InvalidInput(f"order must be a finite number >= 1, got {order!r}.")
-        return float(self.curve.renyi_divergences(orders)[0])
-
-    def advantage(self) -> float:
-        """The largest difference of the true and the false positive rate of an attacker: delta at epsilon = 0.
-
-        The attacker decides which of two adjacent data sets was used: whether the record took part, or under
-        replace-one which of two records did. For mu it is 2 Phi(mu / 2) - 1, rounded up.
-        """
-        return self.delta(0.0)
-
-    def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The largest true positive rate of that attacker at a false positive rate in (0, 1), rounded up.
-
-        For mu it is Phi(Phi^-1(false positive rate) + mu). Cost: some thirty times that of `delta`.
-        """
-        return self.curve.true_positive_rate(false_positive_rate)
+    # ---- dp-accounting -----------------------------------------------------------------------------------
 
     def dp_event(self, *, public_batches: bool = False) -> AccountedEvent:
         """The guarantee as an event of dp-accounting, which its accountants compose with others.
@@ -284,8 +184,16 @@ class Guarantee(Shown):
         Raises: UnsupportedMechanism: a number for non-adaptive gradients; secret sampling of another kind, or Poisson
             sampling under replace-one, without `public_batches`.
         """
-
-        return event_of(self.curve, str(self), adaptive=self.adaptive, public_batches=public_batches)
+        if not self.adaptive:
+            raise UnsupportedMechanism(
+                "an event is composed adaptively, and this guarantee is for non-adaptive gradients; use the adaptive "
+                "number of the mechanism."
+            )
+        lines, curve = ["read it with an accountant's default relation, ADD_OR_REMOVE_ONE", str(self)], self.curve
+        if check.flag(public_batches=public_batches) and curve.mu is None:
+            curve = Gaussian(curve.public_mu, curve.adjacency, "upper")
+            lines.insert(1, "an upper bound: the event is that of the same noise with public batches")
+        return AccountedEvent(curve.dp_event(), "\n".join(lines))
 
     def by_victim(self) -> dict[str, PrivacyCurve]:
         """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.
@@ -296,122 +204,73 @@ class Guarantee(Shown):
             return dict(self.victims)
         return {self.victim: self.curve} if self._by_victim is None or not self.seal else dict(self._by_victim())
 
-    # ---- words -------------------------------------------------------------------------------------------
-
-    def sentence(self) -> str:
-        """The guarantee in at most 40 words, rounded up; `fields`, and `print`, leave no condition out."""
-        return guarantee_texts.sentence(self)
-
-    def fields(self) -> list[tuple[str, str]]:
-        """Everything that is stated, by name, in words; numbers are rounded up."""
-        return guarantee_texts.fields(self)
-
-    def __str__(self) -> str:
-        return guarantee_texts.text(self)
-
-    def _sentence(self) -> str:
-        return guarantee_texts.sentence(self)
-
-    def _figure(self) -> Figure | None:
-        return guarantee_texts.figure(self)
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return guarantee_texts.fields(self)
-
-    @property
-    def epsilon_in_words(self) -> str:
-        """epsilon, rounded up, at `stated_delta`."""
-        return guarantee_texts.epsilon_at(self)
-
     # ---- composition -------------------------------------------------------------------------------------
 
     def compose_with(self, other: Guarantee, *, bins: str = "fresh") -> Guarantee:
         """The guarantee of both runs seen together.
 
         mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
-        runs must have independent noise and independently sampled batches (so keys of their own), and each must start
-        from public data or from models that the attacker already knows; a run that continues from unseen models is
-        one longer run instead.
+        runs
+        must have independent noise and independently sampled batches (so keys of their own), and each must start from
+        public
+        data or from models that the attacker already knows; a run that continues from unseen models is one longer run
+        instead.
 
-        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run
-            was bounded by samples.
-        Returns:
-            A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the
-            sensitivity of both in units of the smaller noise_std.
-        Guarantees:
-            Holds also when the second run is chosen after seeing the first; carries every assumption of both. "exact"
+        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run was
+            bounded
+            by samples.
+        Returns: noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the sensitivity of
+            both
+            in units of the smaller noise_std.
+        Guarantees: holds also when the second run is chosen after seeing the first; carries every assumption of both.
+            "exact"
             only if both are and there is one victim (the worst node of each run need not be the same).
-        Raises:
-            InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm, unit,
-                victim, attacker, or, of public batches, release.
-            UnsupportedMechanism: "shared" batches, which do not compose run by run.
+        Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
+            unit,
+            victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
+                compose.
         """
-        from .guarantee_texts import composed
-
         return composed(self, other, bins=bins)
 
     # ---- files -------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values of one shape for every participation; infinity is the text "inf".
-
-        `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
-        """
-        return guarantee_texts.to_json(self)
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
-        """The inverse of `to_dict`; the fields are checked as in the constructor.
+        """The inverse of `to_dict`, not computed anew, and the guarantee says so.
 
-        What a file claims is not computed anew, and the guarantee says so.
-
-        Raises:
-            InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number beside
-                the curve that is not the curve's.
+        Raises: InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number
+            beside the
+            curve that is not the curve's.
         """
         try:
             read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
-        guarantee_texts.require_derived(read, data)
+        read.require_derived(data)
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.
-
-        Raises:
-            InvalidInput: the file cannot be written there.
+        """Write the guarantee as JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot
+        be written.
         """
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
-        """Read a file written by `save`.
-
-        Raises:
-            InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
-        """
+        """Read a file of `save`. Raises: InvalidInput: it cannot be read, is not JSON, or is not a guarantee."""
         path = check.path(path=path)
-        data = guarantee_texts.of_file(path)
+        data = guarantee_texts.read_json(path)
         try:
             return cls.from_dict(data)
         except InvalidInput as error:
             raise InvalidInput(f"{str(path)!r}: {error}") from None
 
 
-def edited(source: str) -> str:
-    """Where a statement comes from that is no longer the one that was computed."""
-    return "; ".join(dict.fromkeys([*filter(None, source.split("; ")), EDITED]))
-
-
 @dataclasses.dataclass(frozen=True)
 class AccountedEvent:
-    """An event of dp-accounting, and the conditions under which it describes a mechanism.
-
-    Attributes: event: a `dp_accounting.DpEvent`; conditions: those of the guarantee, one a line.
-    """
+    """An event of dp-accounting, and the conditions under which it describes a mechanism, one a line."""
 
     event: DpEvent
     conditions: str
@@ -420,15 +279,128 @@ class AccountedEvent:
         return f"{self.event!r}\n{self.conditions}"
 
 
-def event_of(curve: PrivacyCurve, conditions: str, *, adaptive: bool, public_batches: bool) -> AccountedEvent:
-    """Of a curve for adaptive gradients. Args, Raises: as `Guarantee.dp_event`; conditions: those of the guarantee."""
-    if not adaptive:
+def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
+    _require_composable(this, other, bins)
+    fingerprint = _fingerprint_of_both(this, other)
+    curve = this.curve.composed_with(other.curve)
+    noise_std, sensitivity = _weakest_noise(this, other)
+    if curve.bound == "exact" and this.victim == EVERY_NODE:
+        curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
+    both_runs = type(this)(
+        curve=curve,
+        trust=this.trust,
+        clip_norm=this.clip_norm,
+        participation=_participation_of_both(this, other),
+        victim=this.victim,
+        attacker=this.attacker,
+        adaptive=True,
+        noise_std=noise_std,
+        sensitivity=sensitivity,
+        release=this.release if this.mu is None or other.mu is not None else other.release,
+        tolerance=max(this.tolerance, other.tolerance),
+        lipschitz=min((x for x in (this.lipschitz, other.lipschitz) if x is not None), default=None),
+        unit=this.unit,
+        victims=_composed_victims(this, other),
+        owners=this.owners,
+        stated_delta=this.stated_delta,
+        **_conditions_of_both(this, other),
+    )
+    return both_runs.sealed(fingerprint) if fingerprint else both_runs
+
+
+def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
+    if not isinstance(other, type(this)):
+        raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
+    require_known("bins", bins, ("fresh", "shared"))
+    if bins == "shared":
         raise UnsupportedMechanism(
-            "an event is composed adaptively, and this guarantee is for non-adaptive gradients; use the adaptive "
-            "number of the mechanism."
+            "runs that share their bins do not compose, because each run reveals bins of the other; "
+            "sample new bins (one key per run), or account for one run of all steps, whose M is the sum "
+            "of both."
         )
-    lines = ["read it with an accountant's default relation, ADD_OR_REMOVE_ONE", conditions]
-    if check.flag(public_batches=public_batches) and curve.mu is None:
-        curve = Gaussian(curve.public_mu, curve.adjacency, "upper")
-        lines.insert(1, "an upper bound: the event is that of the same noise with public batches")
-    return AccountedEvent(curve.dp_event(), "\n".join(lines))
+    for which, guarantee in (("this", this), ("the other", other)):
+        if not guarantee.adaptive:
+            raise InvalidInput(
+                f"only adaptive guarantees compose, and {which} one is for non-adaptive gradients; "
+                "use the adaptive number of that mechanism."
+            )
+    released = () if this.mu is None or other.mu is None else ("release",)  # secret sampling: all messages seen
+    for name in (*SAME, *released):
+        mine, theirs = getattr(this, name), getattr(other, name)
+        if mine != theirs:
+            raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
+
+
+def _fingerprint_of_both(this: Guarantee, other: Guarantee) -> str:
+    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own.
+
+    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
+    """
+    if not (this.fingerprint and other.fingerprint):
+        if this.trust in UNNAMED:
+            raise InvalidInput(
+                "guarantees of unnamed trust models cannot be composed, because the views may differ; name "
+                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
+            )
+        return ""
+    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
+    if mine.trust != theirs.trust:
+        raise InvalidInput(
+            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
+            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
+        )
+    return dataclasses.replace(
+        mine,
+        algorithm=short_hash(mine.algorithm, theirs.algorithm),
+        participation=short_hash(mine.participation, theirs.participation),
+    ).text
+
+
+def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
+    if this.mu is not None and other.mu is not None:
+        noise_std = min(this.noise_std, other.noise_std)
+        parts = [_sensitivity_at(this, noise_std), _sensitivity_at(other, noise_std)]
+        return noise_std, gaussian.compose(parts)
+    sampled = [each for each in (this, other) if each.mu is None]
+    weakest = min(sampled, key=lambda each: each.noise_multiplier)  # bound
+    return weakest.noise_std, weakest.sensitivity
+
+
+def _sensitivity_at(this: Guarantee, noise_std: float) -> float:
+    """The sensitivity in units of noise of another, not larger, standard deviation."""
+    if noise_std == this.noise_std:
+        return this.sensitivity
+    return 0.0 if noise_std == 0 else this.sensitivity * (noise_std / this.noise_std)
+
+
+def _conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
+    """All conditions, reasons and origins of two runs."""
+    sources = [text for each in (this, other) for text in each.source.split("; ") if text]
+    return {
+        "notes": tuple(dict.fromkeys(this.notes + other.notes)),
+        "why": " ".join(dict.fromkeys(filter(None, (this.why, other.why)))),
+        "source": "; ".join(dict.fromkeys(sources)),
+    }
+
+
+def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
+    """The curve of each victim over both runs; where one run has none of a victim, that of all nodes."""
+    if this.mu is None or other.mu is None:
+        return ()
+    mine, theirs = dict(this.victims), dict(other.victims)
+    labels = list(dict.fromkeys([*mine, *theirs]))
+    return tuple((u, mine.get(u, this.curve).composed_with(theirs.get(u, other.curve))) for u in labels)
+
+
+def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
+    """Both in words, in their order; with secret sampling beside it, what public ones released."""
+    if this.participation == other.participation and this.mu is not None and other.mu is not None:
+        return this.participation
+    mixed = (this.mu is None) != (other.mu is None)
+    parts = [
+        f"{each.participation} (public batches; released models: {each.release})"
+        if mixed and each.mu is not None
+        else each.participation
+        for each in (this, other)
+    ]
+    return ", then ".join(parts)

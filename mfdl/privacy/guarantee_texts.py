@@ -1,11 +1,9 @@
-"""A guarantee as text: fields, which leave no condition out, one short sentence, and JSON.
+"""A guarantee as numbers and text: fields, which leave no condition out, one short sentence, and JSON.
 
 In words numbers are rounded up. The JSON holds the fields and the numbers that follow from them, with infinity as the
 text "inf"; on reading, the fields are checked for completeness. The values are checked by the constructor, the curve by
-`curves.curve_from_dict`.
-
-Curves by victim, for nodes with different budgets, are pairs of a node label and a curve, none above that of everybody.
-`composed` is the guarantee of two runs seen together, with every assumption of both: `Guarantee.compose_with`.
+`curves.curve_from_dict`. Curves by victim, for nodes with different budgets, are pairs of a node label and a curve,
+none above that of all nodes.
 """
 
 from __future__ import annotations
@@ -15,75 +13,283 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .. import check
-from ..display import rounded_up
-from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..display import Shown, rounded_up
+from ..errors import InvalidInput
 from ..participation.by_node import in_steps
 from . import gaussian
 from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
 from .owners import Owners, nodes_in_words
-from .questions import fingerprint_of_both
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .guarantee import Guarantee
-
-
+Victims = tuple[tuple[str, PrivacyCurve], ...]
+DELTA = 1e-6  # at which words give epsilon, where no target named another
 EVERY_NODE = "every node"
 LONGEST_SENTENCE = 40
-"""Words in `sentence`."""
+"""Words in `Statement.sentence`."""
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
 FORMAT = 1
 _FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
 _DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multiplier")
 """What JSON gives beside the curve that it follows from, with the curve's method."""
+NAMED = 5
+"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
+ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
 
 
-def epsilon_at(guarantee: Guarantee) -> str:
-    """epsilon at `stated_delta`."""
-    delta = guarantee.stated_delta
-    return f"epsilon = {rounded_up(guarantee.epsilon(delta), 4)} at delta = {delta:g}"
+@dataclasses.dataclass(frozen=True, repr=False)
+class Statement(Shown):
+    """The fields of a `Guarantee`, and the numbers and words that follow from them."""
 
+    curve: PrivacyCurve
+    trust: str
+    clip_norm: float
+    participation: str
+    victim: str
+    attacker: str
+    adaptive: bool
+    noise_std: float
+    sensitivity: float
+    release: str
+    tolerance: float = 0.0
+    notes: tuple[str, ...] = ()
+    lipschitz: float | None = None
+    unit: str = "record"
+    why: str = ""
+    fingerprint: str = ""
+    seal: str = ""
+    victims: Victims = ()
+    owners: Owners = dataclasses.field(default_factory=Owners)
+    source: str = dataclasses.field(default="", compare=False)
+    stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
-def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """All conditions and numbers of a guarantee, by name."""
-    g = guarantee
-    epsilon = f"{rounded_up(g.epsilon(g.stated_delta), 4)} at delta = {g.stated_delta:g}"
-    pairs = [
-        ("trust model", g.trust),
-        ("attacker", g.attacker),
-        ("protects", _protected(g)),
-        ("owners", _owners(g)),
-        ("adjacency", g.adjacency),
-        ("clipping", f"norm {g.clip_norm:g}" + (f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else "")),
-        ("noise", _noise(g)),
-        ("participation", g.participation if g.mu is not None else f"{g.participation}, sampled in secret"),
-        ("released models", _RELEASED.get(g.release, "")),
-        ("mu", "" if g.mu is None else rounded_up(g.mu, 6) if g.finite else "inf: no finite guarantee"),
-        ("epsilon", epsilon if g.finite or g.mu is not None else "inf: no finite guarantee"),
-        ("bound", _bound(g)),
-        ("gradients", "adaptive or non-adaptive" if g.adaptive else "non-adaptive only"),
-        ("mu by node", mu_in_words(g.victims)),
-        ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 and g.mu is not None else ""),
-        ("assumptions", "; ".join(g.notes)),
-        ("remark", g.curve.remark(g.stated_delta) if g.finite else ""),
-        ("why", g.why),
-        ("source", g.source),
-    ]
-    return [(name, text) for name, text in pairs if text]
+    # ---- numbers -----------------------------------------------------------------------------------------
 
+    @property
+    def mu(self) -> float | None:
+        """Gaussian DP parameter, >= 0; inf when there is no guarantee; None where the curve is not Gaussian."""
+        return self.curve.mu
 
-def text(guarantee: Guarantee) -> str:
-    """The fields, one a line."""
-    return "\n".join(f"{name}: {value}" for name, value in fields(guarantee))
+    @property
+    def adjacency(self) -> str:
+        """One of `gaussian.ADJACENCIES`."""
+        return self.curve.adjacency
+
+    @property
+    def record_shift(self) -> float:
+        """How far a record moves a sum of clipped gradients, or a user its clipped mean gradient."""
+        return gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    @property
+    def bound(self) -> str:
+        """ "exact", "upper", or "monte-carlo", upper but for a stated probability over samples."""
+        return self.curve.bound
+
+    @property
+    def composed(self) -> int:
+        """Number of runs that this guarantee covers."""
+        return self.curve.runs
+
+    @property
+    def noise_multiplier(self) -> float:
+        """noise_std / (clip_norm * sensitivity), rounded down."""
+        return self.curve.noise_multiplier
+
+    @property
+    def finite(self) -> bool:
+        """Whether anything is guaranteed: every run has noise that the attacker does not know."""
+        return math.isfinite(self.curve.public_mu)
+
+    def epsilon(self, delta: float) -> float:
+        """Smallest epsilon at this delta, rounded up; see `PrivacyCurve`."""
+        return self.curve.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Smallest delta at this epsilon, rounded up; see `PrivacyCurve`."""
+        return self.curve.delta(epsilon)
+
+    def renyi_epsilon(self, order: float) -> float:
+        """Rényi divergence of this order >= 1, an upper bound in both directions.
+
+        Of a Gaussian curve order * mu^2 / 2, rounded up; with Poisson sampling exact at integer orders but for
+        rounding up (zero-out and add-remove); with other secret sampling that of public batches.
+        """
+        orders = np.array([check.positive(order=order)])
+        if order < 1:
+            raise InvalidInput(f"order must be a finite number >= 1, got {order!r}.")
+        return float(self.curve.renyi_divergences(orders)[0])
+
+    def advantage(self) -> float:
+        """The largest difference of the true and the false positive rate of an attacker: delta at epsilon = 0.
+
+        The attacker decides which of two adjacent data sets was used: whether the record took part, or under
+        replace-one which of two records did. For mu it is 2 Phi(mu / 2) - 1, rounded up.
+        """
+        return self.delta(0.0)
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The largest true positive rate of that attacker at a false positive rate in (0, 1), rounded up.
+
+        For mu it is Phi(Phi^-1(false positive rate) + mu). Cost: some thirty times that of `delta`.
+        """
+        return self.curve.true_positive_rate(false_positive_rate)
+
+    # ---- words -------------------------------------------------------------------------------------------
+
+    @property
+    def epsilon_in_words(self) -> str:
+        """epsilon, rounded up, at `stated_delta`."""
+        return f"epsilon = {rounded_up(self.epsilon(self.stated_delta), 4)} at delta = {self.stated_delta:g}"
+
+    def fields(self) -> list[tuple[str, str]]:
+        """Everything that is stated, by name, in words; numbers are rounded up."""
+        g = self
+        epsilon = g.epsilon_in_words.removeprefix("epsilon = ")
+        shift = f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else ""
+        pairs = [
+            ("trust model", g.trust),
+            ("attacker", g.attacker),
+            ("protects", g._protected()),
+            ("owners", g._owners_in_words()),
+            ("adjacency", g.adjacency),
+            ("clipping", f"norm {g.clip_norm:g}{shift}"),
+            ("noise", g._noise()),
+            ("participation", g.participation if g.mu is not None else f"{g.participation}, sampled in secret"),
+            ("released models", _RELEASED.get(g.release, "")),
+            ("mu", "" if g.mu is None else rounded_up(g.mu, 6) if g.finite else "inf: no finite guarantee"),
+            ("epsilon", epsilon if g.finite or g.mu is not None else "inf: no finite guarantee"),
+            ("bound", g._bound_in_words()),
+            ("gradients", "adaptive or non-adaptive" if g.adaptive else "non-adaptive only"),
+            ("mu by node", mu_in_words(g.victims)),
+            ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 and g.mu is not None else ""),
+            ("assumptions", "; ".join(g.notes)),
+            ("remark", g.curve.remark(g.stated_delta) if g.finite else ""),
+            ("why", g.why),
+            ("source", g.source),
+        ]
+        return [(name, text) for name, text in pairs if text]
+
+    def sentence(self) -> str:
+        """Loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields`, and `print`, have all conditions.
+
+        Names of attackers and schemes that would make it longer are left out.
+        """
+        g, protected = self, self._protected()
+        bound = {"upper": "upper bound"}.get(g.bound, g.bound)
+        strength = g.epsilon_in_words if g.mu is None else f"mu = {rounded_up(g.mu, 6)} ({g.epsilon_in_words})"
+        start = f"{strength}, {bound}, for {protected}" if g.finite else f"no finite guarantee for {protected}"
+        assumed = f"under {len(g.notes)} further condition{'s' * (len(g.notes) > 1)}" if g.notes else ""
+        end = [
+            f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, base-noise std {g.noise_std:.4g}",
+            "" if g.adaptive else "non-adaptive gradients",
+            ", ".join(filter(None, (assumed, g.source))),
+        ]
+        short = [start, f"trust model {g.trust}", *end]
+        for longer in ([start, f"against {g.attacker} ({g.trust})", *end], short):
+            for parts in ([*longer, g.participation], longer):
+                words = ", ".join(filter(None, parts))
+                if len(words.split()) <= LONGEST_SENTENCE:
+                    return words
+        return ", ".join(filter(None, short))  # names alone are longer: no condition is dropped for them
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.fields())
+
+    def _sentence(self) -> str:
+        return self.sentence()
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return self.fields()
+
+    def _figure(self) -> Figure | None:
+        """epsilon against delta; None if mu is 0, infinite or undefined."""
+        from matplotlib.figure import Figure  # only where a picture is wanted
+
+        mu = self.mu
+        if mu is None or not 0 < mu < math.inf:
+            return None
+        deltas = [10.0 ** (-k / 2) for k in range(2, 21)]
+        drawn = Figure(figsize=(5, 2.8), layout="constrained")
+        ax = drawn.subplots()
+        ax.semilogx(deltas, [self.epsilon(delta) for delta in deltas])
+        ax.axvline(self.stated_delta, linestyle=":", color="grey")
+        ax.set(xlabel="δ", ylabel="ε", title=f"μ = {rounded_up(mu, 6)}: {self.epsilon_in_words}")
+        return drawn
+
+    def _protected(self) -> str:
+        victim = f"node {self.victim}" if self.victim.isdecimal() else self.victim
+        if self.owners.shared and self.victim == EVERY_NODE:
+            return f"a record of {victim}, also held by {self.owners.describe()}"
+        if self.owners.shared:
+            return f"a record held by nodes {self.victim}"
+        if self.unit == "record":
+            return f"a record of {victim}"
+        # "all data of every node" alone could be read as those of all nodes together
+        single = ", each node by itself" if self.victim == EVERY_NODE else ""
+        return f"all data of {victim} (user level{single})"
+
+    def _owners_in_words(self) -> str:
+        """Empty where one node holds each record."""
+        if not self.owners.shared:
+            return ""
+        groups = "; ".join(map(nodes_in_words, self.owners.groups)) or self.owners.describe()
+        indices = " (indices)" if self.owners.groups else ""
+        return f"{groups}{indices} may hold the same record, {in_steps(self.owners.same_steps)}; attackers hold none"
+
+    def _noise(self) -> str:
+        if self.mu is None:
+            multiplier = f"multiplier {self.noise_multiplier:.6g} on {self.curve.noise_on}"
+            return f"base noise std {self.noise_std:.6g}: {multiplier}"
+        sensitivity = f"sensitivity {rounded_up(self.sensitivity, 6)}"
+        return f"base noise std {self.noise_std:.6g} on {_CLIPPED[self.unit]}, {sensitivity}"
+
+    def _bound_in_words(self) -> str:
+        if not self.finite:
+            return ""
+        slack = f" (numerical slack {self.tolerance:.1e} included)" if self.mu is not None else ""
+        return f"{self.curve.bound_in_words}{slack}"
+
+    # ---- JSON --------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values of one shape for every participation; infinity is the text "inf".
+
+        `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
+        """
+        delta = self.stated_delta
+        numbers = {"stated_delta": delta, "epsilon": _number(self.epsilon(delta))}
+        return {**self.field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
+
+    def field_values(self) -> dict[str, Any]:
+        """The fields that are compared, as JSON values, without what follows from them."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
+        each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
+        curve = curve_to_dict(given.pop("curve"))
+        floats = {name: _number(given[name]) for name in _FLOATS}
+        lists = {"notes": list(self.notes), "victims": each, "owners": self.owners.to_dict()}
+        return {"format": FORMAT, "curve": curve, **given, **floats, **lists}
+
+    def _derived_numbers(self) -> dict[str, Any]:
+        return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
+
+    def require_derived(self, data: Mapping[str, Any]) -> None:
+        """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
+        for name, value in self._derived_numbers().items():
+            if data[name] != value:
+                raise InvalidInput(
+                    f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
+                )
 
 
 def in_common(weakest: str, texts: Mapping[str, str]) -> str:
-    """What guarantees have in common, as `text` writes it: a field that differs is there once for each of its values.
+    """The common fields of guarantees, one a line: a field that differs is there once for each of its values.
 
     Args: weakest: the text whose mu and epsilon hold for every name; texts: of all guarantees, by name. The fields
         `noise`, which differ, are left out.
@@ -93,8 +299,9 @@ def in_common(weakest: str, texts: Mapping[str, str]) -> str:
     bound of a: exact
     bound of b: upper bound
     """
-    by_name = {name: dict(line.partition(": ")[::2] for line in text.split("\n")) for name, text in texts.items()}
-    by_name = {name: {**parts, **_losses(weakest)} for name, parts in by_name.items()}
+    by_name = {name: _fields_in(text) for name, text in texts.items()}
+    losses = {name: value for name, value in _fields_in(weakest).items() if name in ("mu", "epsilon")}
+    by_name = {name: {**parts, **losses} for name, parts in by_name.items()}
     lines = []
     for field in dict.fromkeys(field for parts in by_name.values() for field in parts if field != "noise"):
         names: dict[str, list[str]] = {}
@@ -106,131 +313,14 @@ def in_common(weakest: str, texts: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _losses(weakest: str) -> dict[str, str]:
-    lines = dict(line.partition(": ")[::2] for line in weakest.split("\n"))
-    return {name: lines[name] for name in ("mu", "epsilon") if name in lines}
-
-
-def sentence(guarantee: Guarantee) -> str:
-    """The privacy loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields` has all conditions.
-
-    Names of attackers and schemes that would make it longer are left out.
-    """
-    g = guarantee
-    bound = "exact" if g.bound == "exact" else "upper bound" if g.bound == "upper" else g.bound
-    strength = epsilon_at(g) if g.mu is None else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
-    start = f"{strength}, {bound}, for {_protected(g)}" if g.finite else f"no finite guarantee for {_protected(g)}"
-    assumed = f"under {len(g.notes)} further condition{'s' * (len(g.notes) > 1)}" if g.notes else ""
-    end = [
-        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, base-noise std {g.noise_std:.4g}",
-        "" if g.adaptive else "non-adaptive gradients",
-        ", ".join(filter(None, (assumed, g.source))),
-    ]
-    short = [start, f"trust model {g.trust}", *end]
-    for longer in ([start, f"against {g.attacker} ({g.trust})", *end], short):
-        for parts in ([*longer, g.participation], longer):
-            words = ", ".join(filter(None, parts))
-            if len(words.split()) <= LONGEST_SENTENCE:
-                return words
-    return ", ".join(filter(None, short))  # names alone are longer: no condition is dropped for them
-
-
-def figure(guarantee: Guarantee) -> Figure | None:
-    """epsilon against delta; None if mu is 0, infinite or undefined."""
-    from matplotlib.figure import Figure  # only where a picture is wanted
-
-    mu = guarantee.mu
-    if mu is None or not 0 < mu < math.inf:
-        return None
-    deltas = [10.0 ** (-k / 2) for k in range(2, 21)]
-    drawn = Figure(figsize=(5, 2.8), layout="constrained")
-    ax = drawn.subplots()
-    ax.semilogx(deltas, [guarantee.epsilon(delta) for delta in deltas])
-    ax.axvline(guarantee.stated_delta, linestyle=":", color="grey")
-    ax.set(xlabel="δ", ylabel="ε", title=f"μ = {rounded_up(mu, 6)}: {epsilon_at(guarantee)}")
-    return drawn
-
-
-def _protected(g: Guarantee) -> str:
-    victim = f"node {g.victim}" if g.victim.isdecimal() else g.victim
-    if g.owners.shared and g.victim == EVERY_NODE:
-        return f"a record of {victim}, also held by {g.owners.describe()}"
-    if g.owners.shared:
-        return f"a record held by nodes {g.victim}"
-    if g.unit == "record":
-        return f"a record of {victim}"
-    # "all data of every node" alone could be read as those of all nodes together
-    single = ", each node by itself" if g.victim == EVERY_NODE else ""
-    return f"all data of {victim} (user level{single})"
-
-
-def _owners(g: Guarantee) -> str:
-    """Which nodes may hold one record; empty where it is one."""
-    if not g.owners.shared:
-        return ""
-    groups = "; ".join(map(nodes_in_words, g.owners.groups)) or g.owners.describe()
-    indices = " (indices)" if g.owners.groups else ""
-    return f"{groups}{indices} may hold the same record, {in_steps(g.owners.same_steps)}; attackers hold none"
-
-
-def _noise(g: Guarantee) -> str:
-    if g.mu is None:
-        return f"base noise std {g.noise_std:.6g}: multiplier {g.noise_multiplier:.6g} on {g.curve.noise_on}"
-    return f"base noise std {g.noise_std:.6g} on {_CLIPPED[g.unit]}, sensitivity {rounded_up(g.sensitivity, 6)}"
-
-
-def _bound(g: Guarantee) -> str:
-    if not g.finite:
-        return ""
-    if g.mu is None:
-        return g.curve.bound_in_words
-    return f"{g.curve.bound_in_words} (numerical slack {g.tolerance:.1e} included)"
-
-
-class Statement(Protocol):
-    """The part of `Guarantee` that this file uses."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    @property
-    def curve(self) -> PrivacyCurve: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def owners(self) -> Owners: ...
-    @property
-    def stated_delta(self) -> float: ...
-    def epsilon(self, delta: float) -> float: ...
-
-
-def field_values(guarantee: Statement) -> dict[str, Any]:
-    """The fields that are compared, as JSON values, without what follows from them."""
-    given = {field.name: getattr(guarantee, field.name) for field in dataclasses.fields(guarantee) if field.compare}
-    each = victims_to_json(given.pop("victims"))
-    curve = curve_to_dict(given.pop("curve"))
-    floats = {name: _number(given[name]) for name in _FLOATS}
-    lists = {"notes": list(guarantee.notes), "victims": each, "owners": guarantee.owners.to_dict()}
-    return {"format": FORMAT, "curve": curve, **given, **floats, **lists}
-
-
-def derived_numbers(guarantee: Statement) -> dict[str, Any]:
-    """What follows from curve and clipping."""
-    numbers = {name: _number(getattr(guarantee, name)) for name in _DERIVED}
-    return {**numbers, "method": guarantee.curve.method}
-
-
-def to_json(guarantee: Statement) -> dict[str, Any]:
-    """All that a file holds; `Guarantee.to_dict`."""
-    delta = guarantee.stated_delta
-    numbers = {"stated_delta": delta, "epsilon": _number(guarantee.epsilon(delta))}
-    return {**field_values(guarantee), **derived_numbers(guarantee), **numbers, **guarantee.curve.facts(delta)}
+def _fields_in(text: str) -> dict[str, str]:
+    return dict(line.partition(": ")[::2] for line in text.split("\n"))
 
 
 def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
     """The arguments of the constructor, without `source`.
 
-    Raises:
-        InvalidInput: another format, a missing or unknown field, lists that are none.
+    Raises: InvalidInput: another format, a missing or unknown field, lists that are none.
     """
     if not isinstance(data, dict):
         raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
@@ -253,7 +343,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
             raise InvalidInput(f"{name} must be a list, got {given[name]!r}.")
     read = {
         "curve": curve_from_dict(given["curve"]),
-        "victims": victims_from_json(given["victims"]),
+        "victims": _pairs(given["victims"], curve_from_dict),
         "notes": tuple(given["notes"]),
         "owners": Owners.from_dict(given["owners"]),
         **{name: math.inf if given[name] == "inf" else given[name] for name in _FLOATS},
@@ -261,16 +351,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
     return {**given, **read}
 
 
-def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
-    """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
-    for name, value in derived_numbers(guarantee).items():
-        if data[name] != value:
-            raise InvalidInput(
-                f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
-            )
-
-
-def of_file(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The JSON value of a file. Raises: InvalidInput: it cannot be read, or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -284,123 +365,8 @@ def _number(value: Any) -> Any:
     return "inf" if value == math.inf else value
 
 
-SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
-"""Fields in which both runs must agree."""
-
-
-def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
-    """Both runs; arguments and refusals as for `Guarantee.compose_with`."""
-    _require_composable(this, other, bins)
-    fingerprint = fingerprint_of_both(this, other)
-    curve = this.curve.composed_with(other.curve)
-    noise_std, sensitivity = _weakest_noise(this, other)
-    if curve.bound == "exact" and this.victim == EVERY_NODE:
-        curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
-    both_runs = type(this)(
-        curve=curve,
-        trust=this.trust,
-        clip_norm=this.clip_norm,
-        participation=_participation_of_both(this, other),
-        victim=this.victim,
-        attacker=this.attacker,
-        adaptive=True,
-        noise_std=noise_std,
-        sensitivity=sensitivity,
-        release=this.release if this.mu is None or other.mu is not None else other.release,
-        tolerance=max(this.tolerance, other.tolerance),
-        lipschitz=min((x for x in (this.lipschitz, other.lipschitz) if x is not None), default=None),
-        unit=this.unit,
-        victims=_composed_victims(this, other),
-        owners=this.owners,
-        stated_delta=this.stated_delta,
-        **_conditions_of_both(this, other),
-    )
-    return both_runs.sealed(fingerprint) if fingerprint else both_runs
-
-
-def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
-    if not isinstance(other, type(this)):
-        raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
-    require_known("bins", bins, ("fresh", "shared"))
-    if bins == "shared":
-        raise UnsupportedMechanism(
-            "runs that share their bins do not compose, because each run reveals bins of the other; "
-            "sample new bins (one key per run), or account for one run of all steps, whose M is the sum "
-            "of both."
-        )
-    for which, guarantee in (("this", this), ("the other", other)):
-        if not guarantee.adaptive:
-            raise InvalidInput(
-                f"only adaptive guarantees compose, and {which} one is for non-adaptive gradients; "
-                "use the adaptive number of that mechanism."
-            )
-    released = () if this.mu is None or other.mu is None else ("release",)  # secret sampling: all messages seen
-    for name in (*SAME, *released):
-        mine, theirs = getattr(this, name), getattr(other, name)
-        if mine != theirs:
-            raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
-
-
-def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
-    """noise_std and sensitivity of both together."""
-    if this.mu is not None and other.mu is not None:
-        noise_std = min(this.noise_std, other.noise_std)
-        parts = [_sensitivity_at(this, noise_std), _sensitivity_at(other, noise_std)]
-        return noise_std, gaussian.compose(parts)
-    sampled = [each for each in (this, other) if each.mu is None]
-    weakest = min(sampled, key=lambda each: each.noise_multiplier)  # bound
-    return weakest.noise_std, weakest.sensitivity
-
-
-def _sensitivity_at(this: Guarantee, noise_std: float) -> float:
-    """The sensitivity in units of noise of another, not larger, standard deviation."""
-    if noise_std == this.noise_std:
-        return this.sensitivity
-    return 0.0 if noise_std == 0 else this.sensitivity * (noise_std / this.noise_std)
-
-
-def _conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
-    """The conditions, reasons and origins of two runs seen together: all that either rests on."""
-    sources = [text for each in (this, other) for text in each.source.split("; ") if text]
-    return {
-        "notes": tuple(dict.fromkeys(this.notes + other.notes)),
-        "why": " ".join(dict.fromkeys(filter(None, (this.why, other.why)))),
-        "source": "; ".join(dict.fromkeys(sources)),
-    }
-
-
-def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
-    """The curve of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
-    if this.mu is None or other.mu is None:
-        return ()
-    mine, theirs = dict(this.victims), dict(other.victims)
-    labels = list(dict.fromkeys([*mine, *theirs]))
-    return tuple((u, mine.get(u, this.curve).composed_with(theirs.get(u, other.curve))) for u in labels)
-
-
-def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
-    """Both in words, in their order; with secret sampling beside it, what public ones released."""
-    if this.participation == other.participation and this.mu is not None and other.mu is not None:
-        return this.participation
-    mixed = (this.mu is None) != (other.mu is None)
-    parts = [
-        f"{each.participation} (public batches; released models: {each.release})"
-        if mixed and each.mu is not None
-        else each.participation
-        for each in (this, other)
-    ]
-    return ", then ".join(parts)
-
-
-Victims = tuple[tuple[str, PrivacyCurve], ...]
-
-NAMED = 5
-"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
-ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
-
-
 def checked_victims(given: Any, worst: PrivacyCurve) -> Victims:
-    """Pairs (label, curve). Raises: InvalidInput: others, a label twice, one above that of everybody."""
+    """Pairs (label, curve). Raises: InvalidInput: others, a label twice, one above that of all nodes."""
     pairs = _pairs(given, lambda curve: curve)
     labels = {label for label, _ in pairs if isinstance(label, str)}
     if len(labels) != len(pairs):
@@ -414,29 +380,19 @@ def checked_victims(given: Any, worst: PrivacyCurve) -> Victims:
 
 def mu_in_words(victims: Victims) -> str:
     """The mu of each victim, those of one budget together."""
-    labels_of: dict[str, list[str]] = {}
+    labels_by_mu: dict[str, list[str]] = {}
     for label, curve in victims:
-        labels_of.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
+        labels_by_mu.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
     budgets = []
-    for budget, labels in sorted(labels_of.items(), key=lambda pair: float(pair[0])):  # exact: as printed
+    for budget, labels in sorted(labels_by_mu.items(), key=lambda pair: float(pair[0])):  # exact: as printed
         more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
         budgets.append(f"{budget} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
     more = f"; and {len(budgets) - NAMED} further budgets" if len(budgets) > NAMED else ""
     return "; ".join(budgets[:NAMED]) + more
 
 
-def victims_to_json(victims: Victims) -> list[list[Any]]:
-    """A list of label and curve for each victim."""
-    return [[label, curve_to_dict(curve)] for label, curve in victims]
-
-
-def victims_from_json(given: Any) -> Victims:
-    """The inverse of `victims_to_json`. Raises: InvalidInput: other JSON."""
-    return _pairs(given, curve_from_dict)
-
-
-def _pairs(given: Any, curve_of: Callable[[Any], PrivacyCurve]) -> Victims:
+def _pairs(given: Any, as_curve: Callable[[Any], PrivacyCurve]) -> Victims:
     try:
-        return tuple((label, curve_of(curve)) for label, curve in given)
+        return tuple((label, as_curve(curve)) for label, curve in given)
     except (TypeError, ValueError):
         raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import dijkstra
 from ..algorithms import LinearAlgorithm
 from ..display import Shown, data_frame
 from ..errors import require_known
-from .guarantee import DELTA
+from .guarantee_texts import DELTA
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +26,7 @@ LOSS_METRICS = ("mu", "epsilon")
 
 
 class Cells(NamedTuple):
-    """What a heat map shows: victims down, attackers across; nan where nothing was asked."""
+    """The cells of a heat map: victims down, attackers across; nan where there is no number."""
 
     values: ArrayLike
     victims: list[str]
@@ -38,13 +38,9 @@ class LossTable(Shown):
     """Losses that have rows, of one attacker or of several."""
 
     @abc.abstractmethod
-    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each attacker and victim."""
-
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]: ...
     @abc.abstractmethod
-    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
-        """What the heat map of these rows shows."""
-
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells: ...
     def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
         """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: MissingExtra: pandas is not installed."""
         return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
@@ -95,7 +91,6 @@ def worst_in_words(name: str, tied: int, *, kind: str = "victim") -> str:
 
 
 def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
-    """What the numbers of a picture of losses are."""
     at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
     kind = "" if adaptive else ", non-adaptive gradients"
     return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{kind}"

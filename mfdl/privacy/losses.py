@@ -1,4 +1,7 @@
-"""Privacy losses of all victims: guarantees, calibrated noise and tables, from what the accountant found exposed."""
+"""Privacy losses of all victims: guarantees, calibrated noise and tables, from the exposures of an accountant.
+
+The participation decides which accountant (`ACCOUNTANTS`); a new one is a function and an entry.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,91 @@ import functools
 import math
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.mechanism_names import misplaced
 from ..display import rounded_up
 from ..errors import InvalidInput
+from ..participation import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    Participation,
+    PoissonSampling,
+    RandomAllocation,
+)
 from ..progress import Progress
+from ..trust import TrustModel
 from ..trust.view import View
 from . import gaussian, questions
-from .accountants import exposures
 from .curves import PrivacyCurve
-from .exposures import Exposures, PublicExposures, privacy_of_view, require_same
+from .exposures import Exposures, PublicExposures, privacy_of_view, public_exposures, require_same, view_exposures
 from .gram_sensitivity import Sensitivity
-from .guarantee import DELTA, Guarantee
-from .guarantee_texts import EVERY_NODE
+from .guarantee import Guarantee
+from .guarantee_texts import DELTA, EVERY_NODE
 from .loss_tables import Cells, LossTable, distances, worst_in_words
-from .owners import Owners, Victim, name_of, nodes_of
+from .owners import Owners, Victim, require_unshared, victim_name, victim_nodes
 from .questions import Privacy, Target, lipschitz_notes, require_noise
 from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Accountant(Protocol):
+    """From a question about an algorithm to its losses."""
+
+    def __call__(
+        self, algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
+    ) -> Exposures:
+        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
+
+
+def _secret(scheme: type) -> Accountant:
+    """The accountant in `sampled_exposures`, which loads with the first question about secret batches."""
+
+    def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
+        from .sampled_exposures import SECRET_ACCOUNTANTS
+
+        return SECRET_ACCOUNTANTS[scheme](algorithm, privacy, victims=victims, progress=progress)
+
+    return accountant
+
+
+SECRET = (PoissonSampling, BallsInBins, CyclicPoisson, RandomAllocation, MinSeparationSampling)
+ACCOUNTANTS: dict[type, Accountant] = {
+    Participation: public_exposures,
+    **{scheme: _secret(scheme) for scheme in SECRET},
+}
+"""By participation; a class that is not named has the accountant of its nearest base."""
+
+
+def exposures(
+    algorithm: LinearAlgorithm | View,
+    privacy: Privacy,
+    *,
+    victims: Sequence[Victim] | None = None,
+    progress: Progress = "auto",
+) -> Exposures:
+    """The losses by the accountant of the algorithm's participation, or by that of matrices.
+
+    Raises: InvalidInput: no algorithm or question, and what the accountant refuses.
+    """
+    check.instance(Privacy, privacy=privacy)
+    if isinstance(algorithm, View):
+        scheme = privacy.participation
+        if not (isinstance(scheme, Participation) and scheme.secret):
+            return view_exposures(algorithm, privacy, victims=victims, progress=progress)
+    else:
+        check.instance(LinearAlgorithm, algorithm=algorithm)
+        check.instance(TrustModel, trust=privacy.trust)
+        scheme = algorithm.participation
+    if scheme.secret:
+        require_unshared(privacy.owners, victims, scheme.describe())
+    accountant = next(ACCOUNTANTS[kind] for kind in type(scheme).__mro__ if kind in ACCOUNTANTS)
+    return accountant(algorithm, privacy, victims=victims, progress=progress)
 
 
 SHOWN_VICTIMS = 20  # in a notebook
@@ -49,15 +114,15 @@ def least_noise(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Losses(LossTable):
-    """What the victims that a question is about lose, and what follows from it for a noise.
+    """The losses of victims, and guarantees and noise that follow from them.
 
-    Attributes: algorithm: or a bare view; exposures: what the accountant of the participation found.
+    Attributes: algorithm: or a bare view; exposures: computed by the accountant of the participation.
 
     Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
 
     >>> from mfdl import Dynamics, algorithms, gossip, participation, trust
     >>> algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), participation.Cyclic(2, 2))
-    >>> losses = Losses.of(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
+    >>> losses = Losses.from_algorithm(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
     >>> round(losses.guarantee(noise_std=1.0).mu, 6), round(losses.calibrate(mu=1.0).noise_std, 6)
     (1.414214, 1.414214)
     """
@@ -70,7 +135,7 @@ class Losses(LossTable):
         self.exposures.require(cast("LinearAlgorithm", self.algorithm), self.privacy)
 
     @classmethod
-    def of(
+    def from_algorithm(
         cls,
         algorithm: LinearAlgorithm | View,
         privacy: Privacy,
@@ -90,10 +155,10 @@ class Losses(LossTable):
         return cls(algorithm, privacy, exposures(algorithm, privacy, victims=victims, progress=progress))
 
     @classmethod
-    def of_victim_sensitivities(
+    def from_sensitivities(
         cls, algorithm: LinearAlgorithm, privacy: Privacy, losses: Sequence[VictimSensitivity]
     ) -> Losses:
-        """Of losses that `sensitivity_by_victim` computed for this question.
+        """Losses that `sensitivity_by_victim` computed for this question.
 
         Raises: InvalidInput: losses of another one; of another release, if the question names one.
         """
@@ -107,8 +172,8 @@ class Losses(LossTable):
         curve, sensitivity = worst.curve(q, 1.0, adaptive=adaptive), worst.sensitivity(adaptive=adaptive)
         strength = "" if curve.mu is None else f", so mu = {rounded_up(sensitivity * q.record_shift, 6)} / noise_std"
         return (
-            f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
-            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
+            f"of {len(self.sensitivities)} nodes of {self.algorithm.name!r} against {q.trust.attacker} "
+            f"({q.trust.name}), {q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
             f"({worst.adaptive_bound if adaptive else worst.bound}) of {self._worst_victim(worst)}{strength}"
             f"{'' if adaptive else ', for non-adaptive gradients'}"
             f"{''.join(f', {note}' for note in lipschitz_notes(self.rests_on))}"
@@ -123,7 +188,7 @@ class Losses(LossTable):
         return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
 
     def _figure(self) -> Figure | None:
-        if len(self.of_victims) > SHOWN_VICTIMS:
+        if len(self.sensitivities) > SHOWN_VICTIMS:
             return None
         gaussian_curve = self.exposures.together.curve(self.privacy, 1.0).mu is not None
         return cast("Figure", self.heatmap(metric="mu" if gaussian_curve else "epsilon").figure)
@@ -132,12 +197,12 @@ class Losses(LossTable):
 
     @property
     def _trained(self) -> LinearAlgorithm | None:
-        """The algorithm; None of matrices, which train nothing."""
+        """The algorithm; None for matrices, which train nothing."""
         return None if isinstance(self.algorithm, View) else self.algorithm
 
     @property
-    def of_victims(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim, in node order."""
+    def sensitivities(self) -> tuple[VictimSensitivity, ...]:
+        """The loss of each victim, in node order."""
         return self.exposures.each
 
     @property
@@ -159,31 +224,36 @@ class Losses(LossTable):
         """The privacy curve of each victim at a noise, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
         curve = functools.cache(lambda loss: loss.curve(self.privacy, noise_std, adaptive=adaptive, tries=tries))
-        return {loss.victim: curve(loss) for loss in self.of_victims}
+        return {loss.victim: curve(loss) for loss in self.sensitivities}
 
     def guarantee(self, noise_std: float, *, each: bool = False, tries: int = 0) -> Guarantee:
-        """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
+        """The guarantee of base noise of this standard deviation for every node, for adaptive gradients.
 
-        Args: each: state the mu of each victim too, as budgets of nodes need it; tries: of numbers by samples, how
-            often fresh ones were drawn before.
+        Args: each: state the mu of each victim too, as budgets of nodes need it; tries: for numbers by samples, how
+            often
+            fresh ones were drawn before.
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
         std = check.non_negative(noise_std=noise_std)
         adaptive = self.exposures.adaptive
-        return self._of(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
+        return self._guarantee(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
 
     def by_victim(self, noise_std: float, *, adaptive: bool | None = None) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
-        Args: adaptive: the numbers for adaptive gradients; False: for non-adaptive gradients, and so labelled. Default
-            as for `guarantee`: adaptive, but for matrices that do not prove it.
+        Args: adaptive: False: numbers for non-adaptive gradients, so labelled. Default as for `guarantee`: adaptive,
+            but for
+            matrices that do not prove it.
         """
         adaptive = self.exposures.adaptive if adaptive is None else adaptive
         labels = self.algorithm.labels
         if EVERY_NODE in map(str, labels):
             raise InvalidInput(f"no node may be called {EVERY_NODE!r}, which guarantees say of all; relabel it.")
-        return [self._of(loss, name_of(loss.victim, labels), noise_std, adaptive=adaptive) for loss in self.of_victims]
+        return [
+            self._guarantee(loss, victim_name(loss.victim, labels), noise_std, adaptive=adaptive)
+            for loss in self.sensitivities
+        ]
 
     def calibrate(
         self,
@@ -195,18 +265,20 @@ class Losses(LossTable):
     ) -> Guarantee:
         """The guarantee of the least noise that meets a target for adaptive gradients, never overshooting it.
 
-        Of numbers by samples the noise is chosen by samples of its own and the guarantee drawn afresh.
+        By samples, the noise is chosen by samples of its own and the guarantee drawn afresh.
 
-        Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the
-            worst of the nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for
-            `Target`.
+        Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the worst
+            of the
+            nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for `Target`.
         Raises: InvalidInput: no target or two, or an infinite loss. UnsupportedMechanism: a mu where there is none.
         """
         self.exposures.refuse(mu=mu, by=by)
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
             budget = questions.budgets_by_node(self.algorithm.labels, mu)
-            pairs = [(loss, Target(mu=float(budget[list(nodes_of(loss.victim))].min()))) for loss in self.of_victims]
+            pairs = [
+                (loss, Target(mu=float(budget[list(victim_nodes(loss.victim))].min()))) for loss in self.sensitivities
+            ]
         else:
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
@@ -261,10 +333,10 @@ class Losses(LossTable):
     def _worst_victim(self, worst: VictimSensitivity) -> str:
         labels, victim = self.algorithm.labels, worst.victim
         several = isinstance(victim, tuple)
-        name = f"a record that nodes {name_of(victim, labels)} hold" if several else f"node {labels[worst.node]!r}"
+        name = f"a record that nodes {victim_name(victim, labels)} hold" if several else f"node {labels[worst.node]!r}"
         return worst_in_words(name, self.tied)
 
-    def _of(
+    def _guarantee(
         self,
         loss: VictimSensitivity,
         victim: str | None,
@@ -300,7 +372,7 @@ class Losses(LossTable):
             notes=() if self._trained is None else release_notes(self._trained, loss.release),
             lipschitz=loss.lipschitz,
             unit=q.unit,
-            victims=tuple((name_of(victim, labels), curve) for victim, curve in curves().items()) if each else (),
+            victims=tuple((victim_name(victim, labels), curve) for victim, curve in curves().items()) if each else (),
             owners=self._owners(loss, everybody=everybody),
             why=" ".join(filter(None, reasons)),
         ).sealed(
@@ -309,18 +381,17 @@ class Losses(LossTable):
         )
 
     def _owners(self, loss: VictimSensitivity, *, everybody: bool) -> Owners:
-        """Who may hold the records that a guarantee is for: all that are asked about, or the one victim's."""
+        """The owners of the records that a guarantee is for."""
         if everybody:
             return self.privacy.owners
         same_steps = self.privacy.owners.same_steps
         return Owners([loss.victim], same_steps=same_steps) if isinstance(loss.victim, tuple) else Owners()
 
     def _participation(self, loss: VictimSensitivity, *, everybody: bool) -> str:
-        """In words."""
         scheme = self.privacy.scheme(self.algorithm)
         if everybody:
             return scheme.describe()
-        parts = (scheme.of_node(u).describe() for u in nodes_of(loss.victim))
+        parts = (scheme.at_node(u).describe() for u in victim_nodes(loss.victim))
         return "; ".join(dict.fromkeys(parts))
 
     # ---- tables and pictures -------------------------------------------------------------------------------
@@ -330,7 +401,7 @@ class Losses(LossTable):
         labels = self.algorithm.labels
         return [
             {
-                "victim": name_of(loss.victim, labels),
+                "victim": victim_name(loss.victim, labels),
                 "sensitivity_squared": loss.sensitivity_squared,
                 "bound": loss.bound,
                 "adaptive_sensitivity_squared": loss.adaptive_sensitivity_squared,
@@ -338,14 +409,15 @@ class Losses(LossTable):
                 "adaptive_by": loss.adaptive_by,
                 "why": loss.explanation(),
             }
-            for loss in self.of_victims
+            for loss in self.sensitivities
         ]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
 
-        Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
-            training; False: those for non-adaptive gradients. mu is None where the curve is not Gaussian.
+        Args: noise_std: of base noise; default mu per unit noise. adaptive: False: numbers for non-adaptive gradients.
+            mu is
+            None where the curve is not Gaussian.
         """
         q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)
@@ -355,13 +427,13 @@ class Losses(LossTable):
         hops = distances(algorithm, nodes)
         attacker = ", ".join(str(labels[v]) for v in nodes) if nodes else q.trust.attacker
         rows: list[dict[str, Any]] = []
-        for loss in self.of_victims:
+        for loss in self.sensitivities:
             curve = curves[loss.victim]
             rows.append(
                 {
                     "attacker": attacker,
-                    "victim": name_of(loss.victim, labels),
-                    "distance": min((hops[u] for u in nodes_of(loss.victim) if u in hops), default=None),
+                    "victim": victim_name(loss.victim, labels),
+                    "distance": min((hops[u] for u in victim_nodes(loss.victim) if u in hops), default=None),
                     "mu": curve.mu,
                     "epsilon": epsilon(curve),
                     "delta": delta,
@@ -380,14 +452,14 @@ class Losses(LossTable):
 
 def by_label(labels: Sequence[Hashable], curves: Mapping[Victim, PrivacyCurve]) -> dict[str, PrivacyCurve]:
     """Curves by the text of a label. Raises: InvalidInput: two victims whose labels read alike."""
-    named = {name_of(victim, labels): curve for victim, curve in curves.items()}
+    named = {victim_name(victim, labels): curve for victim, curve in curves.items()}
     if len(named) < len(curves):
         raise InvalidInput("labels of two nodes read alike, such as 1 and '1'; relabel them, or use losses.curves.")
     return named
 
 
 def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:
-    """What is released in the place of final models, as a condition of a guarantee."""
+    """The condition of a guarantee that says what is released in the place of final models."""
     if algorithm.released.is_last or release not in ("average", "all"):
         return ()
     return (f"in the place of its final model each node releases {algorithm.released.describe()} of its models",)

@@ -30,7 +30,7 @@ NAMED = 2
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Owners:
-    """Which nodes may hold one and the same record; every node may hold records of its own besides.
+    """The nodes that may hold one and the same record; every node may hold records of its own besides.
 
     Args:
         who: q, any q nodes or fewer; or groups of nodes, such as [(0, 3)]. Default 1: no record is held twice.
@@ -62,8 +62,8 @@ class Owners:
         object.__setattr__(self, "same_steps", check.flag(same_steps=same_steps))
 
     @classmethod
-    def of(cls, given: Any) -> Owners:
-        """As `who`, or themselves."""
+    def from_value(cls, given: Any) -> Owners:
+        """`Owners(given)`, or the given ones."""
         return given if isinstance(given, cls) else cls(given)
 
     @property
@@ -72,10 +72,11 @@ class Owners:
         return self.most > 1 or bool(self.groups)
 
     def among(self, nodes: Sequence[int], num_nodes: int) -> list[tuple[int, ...]]:
-        """The groups; of q nodes those among some.
+        """The groups; for q nodes all groups of q of these nodes.
 
         Raises: InvalidInput: a group with a node that does not exist, or more owners than nodes. UnsupportedMechanism:
-            over MAX_GROUPS groups.
+            over
+            MAX_GROUPS groups.
         """
         for group in self.groups:
             require_nodes(group, num_nodes)
@@ -92,7 +93,7 @@ class Owners:
         return list(itertools.combinations(nodes, size)) if size > 1 else []
 
     def covers(self, other: Owners) -> bool:
-        """Whether a guarantee for these is one for records of the others."""
+        """Whether a guarantee for these owners is one for the others."""
         if self.same_steps and not other.same_steps and other.shared:
             return False
         if other.most > self.most:
@@ -110,7 +111,6 @@ class Owners:
         return "one node" if self.most == 1 else f"any {self.most} nodes"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         return {"most": self.most, "groups": [list(group) for group in self.groups], "same_steps": self.same_steps}
 
     @classmethod
@@ -133,12 +133,11 @@ def checked_victim(given: Any) -> Victim:
 
 def require_nodes(victim: Victim, num_nodes: int) -> None:
     """Raises: InvalidInput: a node that does not exist."""
-    if (largest := nodes_of(victim)[-1]) >= num_nodes:
+    if (largest := victim_nodes(victim)[-1]) >= num_nodes:
         raise InvalidInput(f"victim must be a node index below {num_nodes}, got {largest}.")
 
 
-def nodes_of(victim: Victim) -> tuple[int, ...]:
-    """Every owner."""
+def victim_nodes(victim: Victim) -> tuple[int, ...]:
     return victim if isinstance(victim, tuple) else (victim,)
 
 
@@ -172,16 +171,16 @@ def in_order(victims: Iterable[Victim]) -> list[Victim]:
     distinct = set(victims)
     if all(type(victim) is int for victim in distinct):
         return sorted(distinct)  # exact: nodes
-    return sorted(distinct, key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
+    return sorted(distinct, key=lambda victim: (len(victim_nodes(victim)), victim_nodes(victim)))  # exact: nodes
 
 
-def name_of(victim: Victim, labels: Sequence[Hashable]) -> str:
+def victim_name(victim: Victim, labels: Sequence[Hashable]) -> str:
     """The label of a node; those of several joined.
 
-    >>> name_of(1, "abc"), name_of((0, 2), "abc")
+    >>> victim_name(1, "abc"), victim_name((0, 2), "abc")
     ('b', 'a and c')
     """
-    return " and ".join(str(labels[u]) for u in nodes_of(victim))
+    return " and ".join(str(labels[u]) for u in victim_nodes(victim))
 
 
 def nodes_in_words(nodes: Sequence[int]) -> str:

@@ -1,9 +1,8 @@
 """What a privacy number is computed for: the question about an algorithm, its fingerprint, and the target of the noise.
 
-`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Losses,
-guarantees and mechanisms carry it. It has five parts, which together decide the number: the algorithm by content, the
-trust model by name and parameters or by its evaluated masks, the participation by scheme and parameters, the released
-models, the unit. `noise_std`, clipping and adjacency are fields of a guarantee, beside it.
+`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Its
+parts together decide the number: the algorithm by content, the trust model by name and parameters or by its evaluated
+masks, the participation by scheme and parameters, the released models, the unit.
 
 The target may be a budget for each node: sensitivity_u shift / nu <= mu_u, by noise that each node scales by 1 / mu_u.
 With D = diag(mu_u / max mu), scaled noise D^-1 N has the view Gram X_u (mu_u / max mu)^2 wherever every message is
@@ -20,7 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,8 +42,6 @@ UNITS = ("record", "user")
 BOUNDS = ("tightest", "renyi")
 SEPARATOR = "."
 LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
-UNNAMED = ("custom", "matrices")
-"""Trust models that one word stands for, whatever they show."""
 OF_DOORS = {
     **dict.fromkeys(("noise_std", "noise_multiplier"), "mfdl.account"),
     **dict.fromkeys(("mu", "epsilon", "delta"), "mfdl.calibrate"),
@@ -96,7 +93,7 @@ class Privacy:
     owners: Owners = dataclasses.field(default_factory=Owners)
 
     def __new__(cls, *_: Any, **named: Any) -> Self:
-        """Refuses keywords that it has not, with the ones that it has. Raises: TypeError, InvalidInput."""
+        """Refuses unknown keywords. Raises: TypeError, InvalidInput."""
         known = [field.name for field in dataclasses.fields(cls)]
         for keyword in named:
             if keyword in OF_DOORS:
@@ -111,7 +108,7 @@ class Privacy:
     def __post_init__(self) -> None:
         if self.trust is not None:
             check.instance(TrustModel, trust=self.trust)
-        object.__setattr__(self, "owners", Owners.of(self.owners))
+        object.__setattr__(self, "owners", Owners.from_value(self.owners))
 
     def require_only(self, allowed: Collection[str], who: str) -> None:
         """Raises: InvalidInput: a field that is not among those allowed differs from its default."""
@@ -143,7 +140,7 @@ class Privacy:
         return self.participation
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
-        """The same where it has public patterns. Raises: UnsupportedMechanism: it has none."""
+        """The scheme, if it has public patterns. Raises: UnsupportedMechanism: it has none."""
         scheme = self.scheme(algorithm)
         scheme.require_public()
         return scheme
@@ -151,7 +148,7 @@ class Privacy:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What calibrated noise must meet: a mu, or an epsilon at a delta.
+    """The target of calibrated noise: a mu, or an epsilon at a delta.
 
     Attributes: mu > 0, or epsilon > 0 and delta in (0, 1); by: which bounds choose the noise of Poisson sampling.
 
@@ -229,7 +226,7 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
 
 
 def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
-    """What a guarantee says of a constant that it rests on."""
+    """The notes of a guarantee on a constant that it rests on."""
     return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
 
 
@@ -248,7 +245,7 @@ class Fingerprint:
     unit: str
 
     @classmethod
-    def of(
+    def from_question(
         cls,
         algorithm: LinearAlgorithm,
         trust: TrustModel,
@@ -257,7 +254,7 @@ class Fingerprint:
         unit: str,
         owners: Owners | None = None,
     ) -> Fingerprint:
-        """Of one question about an algorithm. Cost: no n x n work for shipped trust models."""
+        """Cost: no n x n work for shipped trust models."""
         scheme = participation_hash(participation, owners)
         return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
 
@@ -271,11 +268,10 @@ class Fingerprint:
 
     @property
     def text(self) -> str:
-        """All parts in one line, for files."""
         return SEPARATOR.join(dataclasses.astuple(self))
 
     def require(self, other: Fingerprint, *, subject: str) -> None:
-        """Raises InvalidInput where this was computed for something else than `other`, naming the first difference."""
+        """Raises: InvalidInput: this was computed for something else than `other`, by the first difference."""
         theirs_of = dataclasses.asdict(other)
         for field, mine in dataclasses.asdict(self).items():
             if mine != (theirs := theirs_of[field]):
@@ -285,49 +281,8 @@ class Fingerprint:
                 )
 
 
-class Stated(Protocol):
-    """What a guarantee says of its question."""
-
-    @property
-    def trust(self) -> str:
-        """The name of the trust model."""
-
-    @property
-    def attacker(self) -> str:
-        """Who observes, in words."""
-
-    @property
-    def fingerprint(self) -> str:
-        """`Fingerprint.text`; may be empty."""
-
-
-def fingerprint_of_both(this: Stated, other: Stated) -> str:
-    """That of two runs seen together; empty where one is a statement of the caller's own.
-
-    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
-    """
-    if not (this.fingerprint and other.fingerprint):
-        if this.trust in UNNAMED:
-            raise InvalidInput(
-                "guarantees of unnamed trust models cannot be composed, because the views may differ; name "
-                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
-            )
-        return ""
-    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
-    if mine.trust != theirs.trust:
-        raise InvalidInput(
-            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
-            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
-        )
-    return dataclasses.replace(
-        mine,
-        algorithm=short_hash(mine.algorithm, theirs.algorithm),
-        participation=short_hash(mine.participation, theirs.participation),
-    ).text
-
-
 def participation_hash(participation: Participation, owners: Owners | None = None) -> str:
-    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of owners, if several."""
+    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of several owners."""
     scheme = json.dumps(participation.to_dict(), sort_keys=True)
     if owners is None or not owners.shared:
         return short_hash(scheme)

@@ -1,10 +1,10 @@
-"""What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
+"""Losses where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
 docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here.
 What is seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients
 do; under Poisson sampling it must be fresh in each step. Hidden messages count as seen for adaptive gradients, unless
-each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, what the views show
-bounds the loss (`sampled_views`).
+each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, the views bound the
+loss (`sampled_views`).
 """
 
 from __future__ import annotations
@@ -53,17 +53,15 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposures import NOT_PROVEN, Exposures, fingerprint_of, privacy_of_view, view_losses
+from .exposures import NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
 from .gram_sensitivity import Sensitivity
-from .node_factors import (
-    Exposed,
-    exposed_by_joint_noise,
-    exposed_by_node_noise,
-    require_noise_with_gradients,
-    with_fresh_noise,
-)
 from .questions import Fingerprint, Privacy, Target
-from .sampled_views import AttackerViews
+from .sampled_views import (
+    AttackerViews,
+    Exposed,
+    exposed_nodes,
+    require_noise_with_gradients,
+)
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
@@ -77,7 +75,7 @@ GAIN = 1e-4
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SampledLoss(VictimSensitivity):
-    """What one victim, or the worst of several, loses under secret sampling.
+    """The loss of one victim, or of the worst of several, under secret sampling.
 
     Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1;
         non_adaptive: computes the loss for non-adaptive gradients, if it is another one.
@@ -89,7 +87,6 @@ class SampledLoss(VictimSensitivity):
 
     @property
     def retry_step(self) -> float:  # type: ignore[override]
-        """By what share calibration adds noise where the target is still missed, by rounding or by fresh samples."""
         return self.unit_curve.retry_step
 
     def for_gradients(self, *, adaptive: bool) -> SampledLoss:
@@ -123,23 +120,27 @@ class SampledLoss(VictimSensitivity):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledExposures(Exposures, abc.ABC):
-    """Of secret sampling: one curve for the worst of each group of victims.
+    """Losses under secret sampling: one curve for the worst of each group of victims.
 
-    Where messages are hidden, or a view is given as matrices, N of the views bounds what they lose
-    (`sampled_views`): for non-adaptive gradients, and for adaptive ones where the views are adaptive.
+    Where messages are hidden, or a view is given as matrices, N of the views bounds them (`sampled_views`): for
+    non-adaptive gradients, and for adaptive ones where the views are adaptive.
 
-    Attributes: scheme: of the algorithm; exposed: of each victim, if every message is seen; victims: those asked about,
-        None for all; samples: how numbers by Monte Carlo are drawn, None where all are certified; views: of attackers
-        from whom messages are hidden.
+    Attributes: algorithm: None of matrices; scheme: of secret batches; exposed: of each victim, if every message is
+        seen; victims: those to account, None for all; samples: how numbers by Monte Carlo are drawn, None where all are
+        certified; views: of attackers from whom messages are hidden; hidden: some message is not seen; fingerprint,
+        release: of the losses.
     """
 
-    algorithm: LinearAlgorithm | View
+    algorithm: LinearAlgorithm | None
     privacy: Privacy
-    scheme: Sampled
+    scheme: Any
     exposed: Exposed
     victims: Sequence[int] | None
     samples: MonteCarlo | None
-    views: AttackerViews | None = None
+    views: AttackerViews | None
+    hidden: bool
+    fingerprint: Fingerprint
+    release: str = RELEASE
 
     rule: ClassVar[str]
     takes_correlated_steps: ClassVar[bool] = True
@@ -147,62 +148,55 @@ class SampledExposures(Exposures, abc.ABC):
 
     @functools.cached_property
     def each(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim. Cost: O(T^3) for each node with an encoder of its own."""
-        causal = None if isinstance(self.algorithm, View) else self.algorithm.noise.causal
+        """Cost: O(T^3) for each node with an encoder of its own."""
+        causal = None if self.algorithm is None else self.algorithm.noise.causal
+        one_encoder = causal is None or causal.shared
         alike: dict[tuple[float, int], Exposed] = {}
-        chosen = self.exposed if self.victims is None else {u: self.exposed[u] for u in self.victims}
-        for u, exposed in chosen.items():
-            encoder = -1 if causal is None or causal.fresh or causal.shared else u
-            alike.setdefault((exposed[0], encoder), {})[u] = exposed
+        for u in sorted(self.nodes):
+            alike.setdefault((self.exposed[u][0], -1 if one_encoder else u), {})[u] = self.exposed[u]
         losses = {u: loss for group in alike.values() for u, loss in self._losses(group).items()}
         return tuple(self._seen(losses[u], [u]) for u in sorted(losses))
 
     @functools.cached_property
     def together(self) -> VictimSensitivity:
-        factors = {u: factor for u, (factor, _) in self.exposed.items()}
-        sizes = self._sizes or factors
+        sizes = self._sizes
         worst = first_maximum(sorted(sizes), key=lambda u: sizes[u])
         return self._seen(self._losses(self.exposed)[worst], list(self.exposed))
 
     @property
     def tied(self) -> int:
-        if (sizes := self._sizes) is not None:
-            return int(equal_to_largest(list(sizes.values())).sum())
-        return int(equal_to_largest([factor for factor, _ in self.exposed.values()]).sum())
+        return int(equal_to_largest(list(self._sizes.values())).sum())
 
     @property
     def adaptive(self) -> bool:
-        return self.views is None or not isinstance(self.algorithm, View) or self.views.adaptive
+        return self.algorithm is not None or self.views is None or self.views.adaptive
 
     @property
     def why(self) -> str:
         return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
 
     @abc.abstractmethod
-    def _gram(self, group: Exposed) -> FloatArray | None:
-        """Of the noise over time of these victims, what `_unit` takes."""
+    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
+        """The argument of `_unit` for the noise over time of these victims."""
 
     @abc.abstractmethod
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         """Sensitivity over time and the curve at noise multiplier 1. Args: gram: None where noise is fresh."""
 
-    def _of_steps(self, N: FloatArray) -> FloatArray:
-        """What `_unit` takes, of N over steps."""
+    def _from_steps(self, N: FloatArray) -> FloatArray:
+        """The argument of `_unit` for N over steps."""
         return N
 
     def _losses(self, group: Exposed) -> dict[int, SampledLoss]:
-        """Of victims that are accounted together, by the worst of them, if every message is seen."""
+        """Losses of victims that are accounted together, by the worst of them, if every message is seen."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
-        by_views = isinstance(self.algorithm, View) or why == UNKNOWN_NOISE
-        over_time, unit = self._unit(None if by_views else self._gram(group))
-        if isinstance(self.algorithm, View):
-            return {u: self._loss(u, over_nodes, why, unit, self.algorithm.release) for u in group}
-        hidden = self.privacy.trust.hides_messages(self.algorithm)
-        why = " ".join(filter(None, (why, "Every message is assumed to be seen." * hidden)))
-        return {u: self._loss(u, over_nodes * over_time, why, unit) for u in group}
+        by_views = self.algorithm is None or why == UNKNOWN_NOISE
+        over_time, unit = self._unit(None if by_views else self._gram(cast("LinearAlgorithm", self.algorithm), group))
+        why = " ".join(filter(None, (why, "Every message is assumed to be seen." * self.hidden)))
+        return {u: self._loss(u, over_nodes * over_time, why, unit, self.release) for u in group}
 
-    def _loss(self, u: int, sensitivity: float, why: str, unit: PrivacyCurve, release: str = RELEASE) -> SampledLoss:
+    def _loss(self, u: int, sensitivity: float, why: str, unit: PrivacyCurve, release: str) -> SampledLoss:
         squared = math.nextafter(sensitivity * sensitivity, math.inf)
         number = Sensitivity(squared, False, (), u, 0.0, 0.0, why, self.rule)
         return SampledLoss(
@@ -214,24 +208,17 @@ class SampledExposures(Exposures, abc.ABC):
             release=release,
             std_per_multiplier=sensitivity,
             unit_curve=unit,
-        ).answering(self._fingerprint)
-
-    @functools.cached_property
-    def _fingerprint(self) -> Fingerprint:
-        if isinstance(self.algorithm, View):
-            return fingerprint_of(self.algorithm, self.privacy)
-        return Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
+        ).answering(self.fingerprint)
 
     # ---- hidden messages ---------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _sizes(self) -> dict[int, float] | None:
-        """How large N of each victim is, if the number that is stated rests on the views."""
-        if self.views is None or not (self.views.adaptive or isinstance(self.algorithm, View)):
-            return None
-        with contextlib.suppress(UnsupportedMechanism):
-            return self.views.sizes(adaptive=self.views.adaptive)
-        return None
+    def _sizes(self) -> dict[int, float]:
+        """A number of each victim in the order of their losses: of N if the views decide, else its factor."""
+        if self.views is not None and (self.views.adaptive or self.algorithm is None):
+            with contextlib.suppress(UnsupportedMechanism):
+                return self.views.sizes(adaptive=self.views.adaptive)
+        return {u: factor for u, (factor, _) in self.exposed.items()}
 
     def _seen(self, loss: SampledLoss, victims: Sequence[int]) -> SampledLoss:
         """The loss to what the attackers see, at most that to every message."""
@@ -239,31 +226,28 @@ class SampledExposures(Exposures, abc.ABC):
             return loss
         if self.views.adaptive:
             with contextlib.suppress(UnsupportedMechanism):  # a view that no form has: every message counts as seen
-                return self._least(loss, victims, adaptive=True)
+                return self._least(loss, victims, self.views, adaptive=True)
             return loss
-        non_adaptive = functools.cache(lambda: self._least(loss, victims, adaptive=False))
-        return dataclasses.replace(loss, adaptive=False, non_adaptive=non_adaptive).answering(loss.fingerprint)
+        non_adaptive = functools.partial(self._least, loss, victims, self.views, adaptive=False)
+        loss = dataclasses.replace(loss, adaptive=False, non_adaptive=functools.cache(non_adaptive))
+        return loss.answering(self.fingerprint)
 
-    def _least(self, loss: SampledLoss, victims: Sequence[int], *, adaptive: bool) -> SampledLoss:
-        assert self.views is not None
-        bound = self.views.bound(victims, adaptive=adaptive)
+    def _least(self, loss: SampledLoss, victims: Sequence[int], views: AttackerViews, *, adaptive: bool) -> SampledLoss:
+        bound, every_message = views.bound(victims, adaptive=adaptive), loss.std_per_multiplier
         if math.isinf(bound.largest):
-            why = f"Infinite: {bound.why}."
-            return (
-                loss
-                if math.isfinite(loss.std_per_multiplier)
-                else self._loss(loss.node, math.inf, why, loss.unit_curve)
-            )
-        grams = [self._of_steps(bound.gram)] * self.takes_correlated_steps
+            if math.isfinite(every_message):
+                return loss
+            return self._loss(loss.node, math.inf, f"Infinite: {bound.why}.", loss.unit_curve, RELEASE)
+        grams = [self._from_steps(bound.gram)] * self.takes_correlated_steps
         bounds = [self._unit(gram) for gram in grams]
         over_time, unit = self._unit(None)
         bounds.append((over_time * math.sqrt(bound.largest) * UP, unit))
-        if adaptive and min(sensitivity for sensitivity, _ in bounds) >= (1 - GAIN) * loss.std_per_multiplier:
+        if adaptive and min(sensitivity for sensitivity, _ in bounds) >= (1 - GAIN) * every_message:
             return loss
-        if math.isfinite(loss.std_per_multiplier):
-            bounds.append((loss.std_per_multiplier, loss.unit_curve))
+        if math.isfinite(every_message):
+            bounds.append((every_message, loss.unit_curve))
         sensitivity, curve = LeastCurve.from_bounds(cast("list[tuple[float, LossCurve]]", bounds))
-        least = self._loss(loss.node, sensitivity, "", curve, self.views.release)
+        least = self._loss(loss.node, sensitivity, "", curve, views.release)
         return dataclasses.replace(least, adaptive=adaptive).answering(least.fingerprint)
 
     @property
@@ -271,12 +255,7 @@ class SampledExposures(Exposures, abc.ABC):
         return set(self.exposed if self.victims is None else self.victims)
 
     def require(self, algorithm: LinearAlgorithm | View, privacy: Privacy) -> None:
-        if isinstance(algorithm, View):
-            wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
-        else:
-            _require_usual(algorithm.participation, privacy, METHODS)
-            wanted = Fingerprint.of(algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit)
-        self._fingerprint.require(wanted, subject="the losses were computed")
+        self.fingerprint.require(_fingerprint(algorithm, privacy), subject="the losses were computed")
         for name in ("adjacency", "method"):
             if getattr(privacy, name) != getattr(self.privacy, name):
                 raise InvalidInput(
@@ -292,57 +271,64 @@ class SampledExposures(Exposures, abc.ABC):
             raise UnsupportedMechanism(f"{scheme} have no mu; give epsilon and delta.")
 
 
+def _fingerprint(given: LinearAlgorithm | View, privacy: Privacy) -> Fingerprint:
+    """The fingerprint of a question under secret sampling. Raises: as `_require_usual` and `privacy_of_view`."""
+    if isinstance(given, View):
+        return view_fingerprint(given, privacy_of_view(given, privacy))
+    _require_usual(given.participation, privacy, METHODS)
+    return Fingerprint.from_question(given, privacy.trust, privacy.scheme(given), RELEASE, privacy.unit)
+
+
 class PoissonExposures(SampledExposures):
-    """Of Poisson sampling: the pair of one step, composed."""
+    """Losses under Poisson sampling: the pair of one step, composed."""
 
     rule, takes_correlated_steps = BY_SAMPLING, False
 
-    def _gram(self, group: Exposed) -> None:
+    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> None:
         return None
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
-        scheme = cast("PoissonSampling", self.scheme)
-        return 1.0, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.privacy.adjacency)
+        return 1.0, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)
 
 
 class BinsExposures(SampledExposures):
-    """Of balls-in-bins: the pair of M of the encoders of these victims."""
+    """Losses under balls-in-bins: the pair of M of the encoders of these victims."""
 
     rule = BY_BINS
 
-    def _gram(self, group: Exposed) -> FloatArray | None:
-        algorithm = cast("LinearAlgorithm", self.algorithm)
-        return bin_gram.time_gram(algorithm, sorted(group), cast("BallsInBins", self.scheme).bins)
+    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
+        return bin_gram.time_gram(algorithm, sorted(group), self.scheme.bins)
 
-    def _of_steps(self, N: FloatArray) -> FloatArray:
-        return bin_gram.of_bins(N, cast("BallsInBins", self.scheme).bins)
+    def _from_steps(self, N: FloatArray) -> FloatArray:
+        return bin_gram.bin_sums(N, self.scheme.bins)
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
-        scheme, adjacency = cast("BallsInBins", self.scheme), self.privacy.adjacency
-        M = np.eye(scheme.bins) * scheme.epochs if gram is None else gram
-        certified = BallsInBinsGaussian(1.0, scheme.bins, correlations(M), adjacency, chain_above(M))
+        bins, adjacency = self.scheme.bins, self.privacy.adjacency
+        M = np.eye(bins) * self.scheme.epochs if gram is None else gram
+        certified = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency, chain_above(M))
         unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(M), self.samples)
         return math.sqrt(float(M.diagonal().max())) * UP, unit
 
 
 class PatternExposures(SampledExposures):
-    """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
+    """Losses under secret patterns: the product that dominates their pair, for the encoders of these victims.
+
+    Attributes: product: from |C|^T |C|, None where noise is fresh, and the scheme.
+    """
 
     rule = BY_PATTERNS
+    product: ClassVar[staticmethod[..., bin_gram.ProductBound]]
 
-    @abc.abstractmethod
-    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        """The product for |C|^T |C|, None where noise is fresh."""
-
-    @abc.abstractmethod
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
-        """The curve of so many draws at a noise multiplier, and how often it counts."""
+        """The curve of so many draws at a noise multiplier, and how often it counts: by default Poisson sampling."""
+        rate = self.scheme.rate
+        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
-    def _gram(self, group: Exposed) -> FloatArray | None:
-        return bin_gram.step_gram(cast("LinearAlgorithm", self.algorithm), sorted(group))
+    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
+        return bin_gram.step_gram(algorithm, sorted(group))
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
-        bound = self._bound(gram)
+        bound = type(self).product(gram, self.scheme)
         drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
@@ -355,39 +341,22 @@ class PatternExposures(SampledExposures):
 
 
 class CyclicPoissonExposures(PatternExposures):
-    """Of cyclic Poisson sampling."""
-
-    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
-
-    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
-        rate = cast("CyclicPoisson", self.scheme).rate
-        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
+    product = staticmethod(bin_gram.cyclic_poisson_bound)
 
     def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """With noise that is fresh it is Poisson sampling of as many steps as epochs."""
+        """Poisson sampling of as many steps as epochs, if noise is fresh."""
         return curve if N is not None else curve.parts[0].at(1.0)
 
 
 class RandomAllocationExposures(PatternExposures):
-    """Of random allocation."""
-
-    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_random_allocation(N, cast("RandomAllocation", self.scheme))
+    product = staticmethod(bin_gram.random_allocation_bound)
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
 
 
 class MinSeparationExposures(PatternExposures):
-    """Of minimum separation sampling."""
-
-    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
-
-    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
-        rate = cast("MinSeparationSampling", self.scheme).rate
-        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
+    product = staticmethod(bin_gram.min_separation_bound)
 
 
 def secret_accountant(
@@ -397,8 +366,8 @@ def secret_accountant(
 
     Where messages are hidden all of them count as seen for adaptive gradients, unless the views are adaptive.
 
-    Args: exposures: made of what is exposed; samples: whether numbers by Monte Carlo can be had, of algorithms; fresh:
-        whether noise must be fresh in every step.
+    Args: samples: whether numbers by Monte Carlo can be had, of algorithms; fresh: whether noise must be fresh in every
+        step.
 
     The accountant raises:
         InvalidInput: an argument out of range.
@@ -406,7 +375,7 @@ def secret_accountant(
             elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
             encoder over both; noise correlated over time, if it must be fresh.
     Its cost: that of the noise's pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages
-    are hidden and the views are adaptive, or numbers for non-adaptive gradients are asked for.
+    are hidden and the views are adaptive, or numbers for non-adaptive gradients are needed.
     Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md; the pairs of one step of Poisson sampling are those
         of arXiv:1908.10530 and arXiv:2106.08567.
     """
@@ -420,7 +389,7 @@ def secret_accountant(
         progress: Progress = "auto",
     ) -> SampledExposures:
         if isinstance(algorithm, View):
-            return _of_matrices(exposures, algorithm, privacy, victims)
+            return _view_exposures(exposures, algorithm, privacy, victims)
         _require_usual(algorithm.participation, privacy, methods)
         trust, method = privacy.trust, privacy.method
         hidden = trust.hides_messages(algorithm)
@@ -428,27 +397,28 @@ def secret_accountant(
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
         views = AttackerViews.under(trust, algorithm) if hidden else None
         try:
-            if fresh:
-                exposed = exposed_by_node_noise(algorithm, trust, seen)
-            elif not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-                exposed = exposed_by_joint_noise(algorithm, trust, seen)
-            else:
-                exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
+            exposed = exposed_nodes(algorithm, trust, seen, fresh=fresh)
         except UnsupportedMechanism:
             require_noise_with_gradients(algorithm)
             views = views or AttackerViews.under(trust, algorithm)
             if fresh or drawn or not views.adaptive:
                 raise
             exposed = dict.fromkeys(views.victims, (math.inf, UNKNOWN_NOISE))
-        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn, None if drawn else views)
+        chosen = _checked(algorithm, victims)
+        attacking = sorted(set(chosen or ()) - set(exposed))
+        exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
+        fingerprint, views = _fingerprint(algorithm, privacy), None if drawn else views
+        return exposures(
+            algorithm, privacy, algorithm.participation, exposed, chosen, drawn, views, hidden, fingerprint
+        )
 
     return account
 
 
-def _of_matrices(
+def _view_exposures(
     exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
 ) -> SampledExposures:
-    """Of a view given as matrices: nothing is known of messages beyond it."""
+    """Losses of a view given as matrices: nothing is known of messages beyond it."""
     q = privacy_of_view(view, privacy)
     scheme = cast("Sampled", q.scheme(view))
     _require_usual(scheme, dataclasses.replace(q, participation=None), METHODS[:2])
@@ -456,27 +426,24 @@ def _of_matrices(
     nodes = tuple(loss.node for loss in public)
     views = AttackerViews(((view, nodes),))
     unproven = next((loss.adaptive_why for loss in public if loss.adaptive_why), "")
-    return exposures(view, q, scheme, dict.fromkeys(nodes, (math.inf, unproven)), nodes, None, views)
+    exposed = dict.fromkeys(nodes, (math.inf, unproven))
+    return exposures(None, q, scheme, exposed, nodes, None, views, False, _fingerprint(view, q), view.release)
 
 
-def _arguments(
-    algorithm: LinearAlgorithm, privacy: Privacy, exposed: Exposed, victims: Sequence[int] | None
-) -> tuple[LinearAlgorithm, Privacy, Sampled, Exposed, Sequence[int] | None]:
-    """With victims that attack, whose loss is infinite."""
-    if victims is not None:
-        victims = sorted({check.integer_at_least(0, victim=u) for u in check.listed("node indices", victims=victims)})
-        if not victims or victims[-1] >= algorithm.num_nodes:
-            raise InvalidInput(
-                f"victims must be node indices below {algorithm.num_nodes}, at least one, got {victims}; leave victims "
-                "out for all nodes."
-            )
-        attacking = sorted(set(victims) - set(exposed))
-        exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
-    return algorithm, privacy, cast("Sampled", algorithm.participation), exposed, victims
+def _checked(algorithm: LinearAlgorithm, victims: Sequence[int] | None) -> list[int] | None:
+    if victims is None:
+        return None
+    chosen = sorted({check.integer_at_least(0, victim=u) for u in check.listed("node indices", victims=victims)})
+    if not chosen or chosen[-1] >= algorithm.num_nodes:
+        raise InvalidInput(
+            f"victims must be node indices below {algorithm.num_nodes}, at least one, got {chosen}; leave victims out "
+            "for all nodes."
+        )
+    return chosen
 
 
 def _require_usual(scheme: Participation, privacy: Privacy, methods: Sequence[str]) -> None:
-    """Refuses what only public patterns have, and an argument out of range, before any work."""
+    """Refuses options that only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(privacy, name) for name in usual if getattr(privacy, name) != usual[name]}
     method = "monte-carlo" if isinstance(privacy.method, MonteCarlo) else privacy.method
@@ -508,7 +475,7 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     return noise_std
 
 
-OF_SECRET_BATCHES: dict[type, Callable[..., SampledExposures]] = {
+SECRET_ACCOUNTANTS: dict[type, Callable[..., SampledExposures]] = {
     PoissonSampling: secret_accountant(PoissonExposures, fresh=True),
     BallsInBins: secret_accountant(BinsExposures, samples=True),
     CyclicPoisson: secret_accountant(CyclicPoissonExposures),

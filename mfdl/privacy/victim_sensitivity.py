@@ -4,11 +4,9 @@
 `adaptive_sensitivity_squared` holds for adaptive gradients, as in training; `adaptive_by` says by which rule
 (`attacking_sets`).
 
-Sensitivity of records that several nodes hold: exact from X_S, or the sum over the owners.
-
-X_S is that of `forms.joint_grams`, its patterns those of `participation.by_node`. Where the owners share no
-noise it is block diagonal, and squared sensitivities add up. Where no form has it, sens_S <= sum_u sens_u
-(`privacy.owners`).
+Records that several nodes hold: exact from X_S (`forms.joint_grams`) and joint patterns (`participation.by_node`).
+Where the owners share no noise X_S is block diagonal, and squared sensitivities add up. Where no form has it,
+sens_S <= sum_u sens_u (`privacy.owners`).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from ..participation.by_node import JointParticipation
 from . import gaussian
 from .forms import INJECTIONS, Blocks, Group, ViewGram
 from .gram_sensitivity import Sensitivity, sensitivities
-from .owners import Victim, nodes_of
+from .owners import Victim, victim_nodes
 from .questions import Fingerprint
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ _RULES = {
 
 @dataclasses.dataclass(frozen=True)
 class VictimSensitivity:
-    """What one victim loses, per unit record shift and unit noise: two sensitivities, and what they are about.
+    """The loss of one victim, per unit record shift and unit noise: two sensitivities, and their conditions.
 
     Attributes:
         non_adaptive_sensitivity: for non-adaptive gradients; adaptive_sensitivity: for gradients chosen adaptively.
@@ -82,12 +80,11 @@ class VictimSensitivity:
 
     @property
     def victim(self) -> Victim:
-        """Node index, or those of the owners of one record."""
         return self.non_adaptive_sensitivity.node
 
     @property
     def node(self) -> int:
-        """The victim, of records that one node holds."""
+        """The victim, for records that one node holds."""
         assert isinstance(self.victim, int)
         return self.victim
 
@@ -113,11 +110,10 @@ class VictimSensitivity:
 
     @property
     def adaptive_why(self) -> str:
-        """What makes the second number infinite, if not the first."""
+        """The cause of an infinite second number, if not the first."""
         return "" if self.adaptive else self.adaptive_sensitivity.why
 
     def number(self, *, adaptive: bool = True) -> Sensitivity:
-        """The number for adaptive gradients, or for non-adaptive ones."""
         wanted = adaptive if isinstance(adaptive, bool) else check.flag(adaptive=adaptive)
         return self.adaptive_sensitivity if wanted else self.non_adaptive_sensitivity
 
@@ -130,13 +126,13 @@ class VictimSensitivity:
         return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)
 
     def answering(self, fingerprint: Fingerprint | None) -> Self:
-        """The same as the answer to this question: for those who computed it."""
+        """The same as the answer to this question, for the accountant."""
         answer = object.__new__(type(self))  # of a million victims `copy.copy` takes ten times as long
         answer.__dict__.update(self.__dict__, fingerprint=fingerprint)
         return answer
 
     def raised_to(self, largest: Sensitivity, *, adaptive: bool = True) -> Self:
-        """The same with a number that ties with its own, and the same fingerprint; see `Sensitivity.raised_to`."""
+        """The same with a number that ties with its own; see `Sensitivity.raised_to`."""
         number = self.number(adaptive=adaptive).raised_to(largest)
         if number is self.number(adaptive=adaptive):
             return self
@@ -155,7 +151,7 @@ class VictimSensitivity:
         return self.number(adaptive=adaptive).value
 
     def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        """What is lost to base noise of this standard deviation.
+        """The privacy curve at base noise of this standard deviation.
 
         Args: tries: how often fresh samples were drawn before; of numbers by samples only.
         """
@@ -190,7 +186,7 @@ class VictimSensitivity:
 
 
 def pointwise_worst(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
-    """The pointwise worst of two attacking sets, `a` where they tie, which names the most that either is shown."""
+    """The pointwise worst of two attacking sets, `a` where they tie, with the larger release."""
     first, second = worst_loss([a, b], adaptive=False), worst_loss([a, b])
     return dataclasses.replace(
         first,
@@ -242,7 +238,7 @@ class JointConditions:
 def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]:
     """Every node among victims and owners, ascending; and the groups."""
     groups = [victim for victim in victims if isinstance(victim, tuple)]
-    return sorted({u for victim in victims for u in nodes_of(victim)}), groups
+    return sorted({u for victim in victims for u in victim_nodes(victim)}), groups
 
 
 def victim_sensitivities(
@@ -283,11 +279,11 @@ def joint_sensitivities(
 
     Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
     """
-    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, alone, conditions)
+    joint: dict[Group, Sensitivity] = _block_sums(groups, grams, alone, conditions)
     together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
     batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
     for pair in together:
-        participation = JointParticipation.of(conditions.scheme, pair[0], same_steps=conditions.same_steps)
+        participation = JointParticipation.from_scheme(conditions.scheme, pair[0], same_steps=conditions.same_steps)
         members = next((of for seen, of in batches if seen == participation), None)
         if members is None:
             batches.append((participation, members := []))
@@ -321,7 +317,7 @@ def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:
     return dataclasses.replace(bound, lower=joint.lower, pattern=joint.pattern)
 
 
-def _of_blocks(
+def _block_sums(
     groups: Sequence[Group],
     grams: Mapping[Group, ViewGram | Blocks],
     alone: Mapping[int, Sensitivity],
@@ -352,7 +348,7 @@ def _sum(
     T, same_steps = conditions.scheme.num_steps, conditions.same_steps
     patterns = [value.pattern for value in values]
     if same_steps:
-        JointParticipation.of(conditions.scheme, group, same_steps=True)  # refuses what has no common steps
+        JointParticipation.from_scheme(conditions.scheme, group, same_steps=True)  # refuses what has no common steps
     attained = not same_steps or all(X is of[0] for X in of) or all(p == patterns[0] for p in patterns)
     squared = sum(value.squared for value in values) * (1 + 2 * len(values) * UNIT)
     lower = sum(v.lower for v in values) * (1 - 2 * len(values) * UNIT) if attained else max(v.lower for v in values)

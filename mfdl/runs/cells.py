@@ -119,7 +119,7 @@ class Shared:
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
         release = None if name == WITHOUT_NOISE or config.has_secret_batches else release
         privacy = Privacy(model, release=release, **config.protected)
-        return Accounted(name, Losses.of(algorithm, privacy))
+        return Accounted(name, Losses.from_algorithm(algorithm, privacy))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -395,7 +395,7 @@ class Experiment(Protects, OnGraph):
         if self.unit == "user":
             return EveryStep(steps)
         run = self.values("epochs", "period") | {"steps": steps, "rate": self.sampling_rate}
-        scheme: Participation = SCHEMES.entry(self.participation).of_run(**run)
+        scheme: Participation = SCHEMES.entry(self.participation).from_run(**run)
         return scheme
 
     def parameters(self, name: str) -> dict[str, Any]:

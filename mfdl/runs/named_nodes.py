@@ -15,7 +15,7 @@ import scipy.sparse.csgraph
 from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
-from ..privacy.owners import Owners, Victim, nodes_of
+from ..privacy.owners import Owners, Victim, victim_nodes
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
@@ -142,7 +142,7 @@ class Named:
     @staticmethod
     def distance(victim: Victim, hops: Mapping[int, int]) -> int | None:
         """Distance of a node, or of the nearest owner of a record; None if none is connected to an attacker."""
-        return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
+        return min((hops[u] for u in victim_nodes(victim) if u in hops), default=None)
 
 
 def parameter_options(parameter: Parameter) -> tuple[str, ...]:

@@ -369,7 +369,7 @@ class TakesPart(Protects):
                 )
         elif "steps" not in entry.takes:
             Cyclic(epochs=epochs, period=period, steps=self.steps)  # refuses steps that do not fit
-        scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=self.sampling_rate)
+        scheme: Participation = entry.from_run(epochs=epochs, period=period, steps=T, rate=self.sampling_rate)
         if self.unit == "user" and not scheme.in_every_step:
             raise InvalidInput(
                 f"--unit user needs --participation every-step, as a user's data take part in every step, got "

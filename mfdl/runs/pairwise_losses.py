@@ -20,7 +20,7 @@ from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
-from ..privacy.guarantee import DELTA
+from ..privacy.guarantee_texts import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy, lipschitz_notes, require_unit
@@ -119,7 +119,7 @@ class PairwiseLosses(LossTable):
 
     def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
         """(attacker, victim), the first pair with the largest number up to rounding; `tied` counts them."""
-        pairs = [(v, loss.node) for v, losses in self.of_attackers.items() for loss in losses.of_victims]
+        pairs = [(v, loss.node) for v, losses in self.of_attackers.items() for loss in losses.sensitivities]
         return pairs[first_largest(self._numbers(adaptive=adaptive))]
 
     def tied(self, *, adaptive: bool = True) -> int:
@@ -128,7 +128,7 @@ class PairwiseLosses(LossTable):
 
     def _numbers(self, *, adaptive: bool) -> list[float]:
         """Squared sensitivities of all pairs, attacker after attacker."""
-        every = (loss for losses in self.of_attackers.values() for loss in losses.of_victims)
+        every = (loss for losses in self.of_attackers.values() for loss in losses.sensitivities)
         return [loss.number(adaptive=adaptive).squared for loss in every]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ class PairwiseLosses(LossTable):
             mu = loss.mu(record_shift=shift, noise_std=noise_std, adaptive=adaptive)
             return mu if metric == "mu" else gaussian.epsilon_from_mu(mu, delta)
 
-        of = {v: losses.of_victims for v, losses in self.of_attackers.items()}
+        of = {v: losses.sensitivities for v, losses in self.of_attackers.items()}
         return pairwise_matrix(of, self.algorithm.num_nodes, value)
 
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
@@ -164,7 +164,7 @@ class PairwiseLosses(LossTable):
     def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:
         """Further lines of the title, where the bound of LDP hides the differences."""
         known = values[np.isfinite(values)]
-        bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.of_victims)
+        bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.sensitivities)
         if not bounded or known.size < 2 or not equal_to_largest(known).all():
             return ""
         return "\nall equal: the bound with all messages seen,\nfor adaptive gradients where messages are hidden"
@@ -188,7 +188,7 @@ class PairwiseLosses(LossTable):
         return [
             (
                 f"attacker {labels[v]}",
-                f"{len(losses.of_victims)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
+                f"{len(losses.sensitivities)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
             )
             for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
         ]
@@ -241,7 +241,7 @@ def pairwise(
     by_attacker = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(privacy, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in by_attacker.items() if its}
+        {v: Losses.from_sensitivities(algorithm, questions[v], its) for v, its in by_attacker.items() if its}
     )
 
 

@@ -1,13 +1,10 @@
 """The inner maximum of a sensitivity: max <X, U> over correlation matrices U, from both sides.
 
-In: a batch of symmetric positive semidefinite matrices X. Out: certified upper bounds, and values attained by
-unit vectors. With U[s, t] = <g_s, g_t> it is the largest sum X[s, t] <g_s, g_t> over ||g_t|| <= 1 in dimension
+With U[s, t] = <g_s, g_t> it is the largest sum X[s, t] <g_s, g_t> over ||g_t|| <= 1 in dimension
 >= k. Its dual is min sum(lam) over diag(lam) >= X in the semidefinite order: every such lam gives an upper bound,
 for vectors in any dimension, since sum X[s, t] <g_s, g_t> <= sum lam_t ||g_t||^2. Floating-point answers become
 certificates by one rule: whatever lam an algorithm proposes, its feasibility is checked by eigenvalues of
 diag(lam) - X or of the scaled X, and lam is raised by the deficit and by every rounding error.
-
-Patterns, victims and participation are in `patterns`.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class ElliptopeValue:
     """Bounds on max <X, U>, U >= 0, diag U = 1, for a batch of B matrices of size k.
 
     Attributes:
-        upper: certified upper bound, never below the truth, shape (B,); sum of `weights`, rounded up.
+        upper: never below the truth, shape (B,); sum of `weights`, rounded up.
         lower: attained by unit vectors, rounding errors taken off, shape (B,).
         weights: lam >= 0 with diag(lam) >= X, shape (B, k).
         converged: whether upper <= (1 + tolerance) lower, shape (B,).
@@ -54,36 +51,23 @@ class ElliptopeValue:
     iterations: int
 
 
-def certified_upper_bound(
-    grams: ArrayLike, entry_error: ArrayLike | None = None, *, tolerance: float = TOLERANCE
-) -> tuple[FloatArray, BoolArray]:
-    """Upper bounds from closed-form dual points, without solving anything.
-
-    The least of: row sums of |X|; c d with c = lambda_max(D^-1/2 X D^-1/2), for d = 1 (this is k lambda_max), the
-    row sums of |X| and the row norms of X. (Rescaled row sums, sum_t |X[s, t]| r_t / r_s, are dual points too, but
-    by the inequality of the means never add up to less than the plain ones.)
-
-    Args:
-        grams: X, shape (B, k, k).
-        entry_error: bound on |X - true X| for each entry, same shape; None for exact entries.
-        tolerance: how close the value of a sign vector must come for the bound to be called exact.
-
-    Returns: the bounds, shape (B,), and whether each is exact: attained by g_t = +-g up to `tolerance`.
-
-    Guarantees:
-        Never below the true value. Exact when signs d with d_s X[s, t] d_t >= 0 exist and the errors are small.
-        inf for a matrix with an infinite entry.
-    Raises: InvalidInput: wrong shape, nan, or a negative error.
-    Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
-    """
-    upper, lower = closed_form_bounds(grams, entry_error, tolerance=tolerance)
-    return upper, close(upper, lower, tolerance)
-
-
 def closed_form_bounds(
     grams: ArrayLike, entry_error: ArrayLike | None = None, *, tolerance: float = TOLERANCE
 ) -> tuple[FloatArray, FloatArray]:
-    """(upper, lower): `certified_upper_bound` and the value of the best sign vector found, both shape (B,)."""
+    """(upper, lower) from closed-form dual points and the best sign vector found, without solving anything, shape (B,).
+
+    The upper bound is the least of: row sums of |X|; c d with c = lambda_max(D^-1/2 X D^-1/2), for d = 1 (this is
+    k lambda_max), the row sums of |X| and the row norms of X. (Rescaled row sums, sum_t |X[s, t]| r_t / r_s, are dual
+    points too, but by the inequality of the means never add up to less than the plain ones.)
+
+    Args: grams: X, shape (B, k, k); entry_error: bound on |X - true X| for each entry, same shape; None for exact
+        entries; tolerance: gap up to which no better dual point is sought.
+
+    Guarantees: Never below, or above, the true value. They meet when signs d with d_s X[s, t] d_t >= 0 exist and the
+        errors are small. inf for a matrix with an infinite entry.
+    Raises: InvalidInput: wrong shape, nan, or a negative error.
+    Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
+    """
     X, error = _checked(grams, entry_error)
     upper, lower = np.empty(len(X)), np.empty(len(X))
     for part in _chunks(X):
@@ -99,20 +83,18 @@ def maximise(
 ) -> ElliptopeValue:
     """The value itself, between a certified dual and a primal value.
 
-    Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the
-    direction of Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with
-    Z = diag(lam) - X, solve (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U).
-    Neither its arithmetic nor its convergence carries the guarantee; see `_certify`.
+    Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the direction of
+    Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with Z = diag(lam) - X,
+    solve
+    (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic nor
+    its
+    convergence carries the guarantee; see `_certify`.
 
-    Args:
-        grams: X, shape (B, k, k).
-        entry_error: bound on |X - true X| for each entry, same shape; None for exact entries.
-        tolerance: relative gap to stop at; below about 1e-10 rounding decides.
+    Args: as of `closed_form_bounds`; tolerance: relative gap to stop at, below about 1e-10 rounding decides;
         max_iterations: Newton steps; 10 to 20 are usual.
 
-    Guarantees:
-        upper is never below, lower never above the true value, converged or not.
-        inf for a matrix with an infinite entry.
+    Guarantees: upper is never below, lower never above the true value, converged or not. inf for a matrix with an
+        infinite entry.
     Raises: InvalidInput: wrong shape, nan, or a negative error.
     Cost: O(B k^3) a step. Errors in X that are larger than the tolerance keep `converged` False.
     """

@@ -1,8 +1,8 @@
 """Sensitivity of view Grams over all participation patterns: certified upper bounds, and values attained.
 
-In: the Gram X of one or many victims, and a participation. Out: bounds on sens^2 = max over patterns pi and
-||g_t|| <= 1 of sum_{s,t in pi} X[s, t] <g_s, g_t>. Schemes with few patterns are enumerated, each pattern bounded
-by `elliptope`. The others (once per epoch, min-separation) have too many; they get one dual point for all:
+Bounds on sens^2 = max over patterns pi and ||g_t|| <= 1 of sum_{s,t in pi} X[s, t] <g_s, g_t>. Schemes with few
+patterns are enumerated, each pattern bounded by `elliptope`. The others (once per epoch, min-separation) have too many;
+they get one dual point for all:
 
     Call (s, t) free if s != t and no pattern holds both. Let Y be symmetric with Y = X outside the free entries,
     whatever it is on them, and let lam >= 0 with diag(lam) >= Y. For every pattern pi and ||g_t|| <= 1,
@@ -58,6 +58,11 @@ class PatternBound:
     exact: bool
     pattern: tuple[int, ...]
 
+    @classmethod
+    def between(cls, upper: float, lower: float, pattern: Sequence[int]) -> PatternBound:
+        """Exact where the ends meet within TOLERANCE."""
+        return cls(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(pattern))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PatternBounds:
@@ -100,21 +105,20 @@ def bounds(
 
     Args:
         grams: X of each victim, symmetric positive semidefinite up to rounding, shape (V, T, T).
-        participation: with num_steps T.
         method: "certified" is fast: closed-form dual points of each pattern, or, when there are more than
-            MAX_ENUMERATED patterns, one lam after a few steps of optimisation. "exact" closes the gap: the
-            interior-point method of `elliptope` on each pattern that can matter, or lam and the free entries
-            optimised to the end and a search for a bad pattern.
+            MAX_ENUMERATED
+            patterns, one lam after a few steps of optimisation. "exact" closes the gap: the interior-point method of
+            `elliptope` on each pattern that can matter, or lam and the free entries optimised to the end and a search
+            for a bad pattern.
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
         tolerance: relative gap at which upper and lower count as one number.
 
-    Guarantees:
-        upper is never below and lower never above the true value, whatever the method.
-        With method "exact" and enumerated patterns, `exact` is True unless rounding errors or entry_error exceed
-        the tolerance. Without enumeration it is True only where the two bounds happen to meet.
+    Guarantees: upper is never below and lower never above the true value, whatever the method. With method "exact" and
+        enumerated patterns, `exact` is True unless rounding errors or entry_error exceed the tolerance. Without
+        enumeration it is True only where the two bounds happen to meet.
     Raises: InvalidInput: wrong shape, nan, another number of steps, unknown method.
-    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few
-        hundred ("exact") eigenvalue decompositions of size T a victim.
+    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few hundred ("exact")
+        eigenvalue decompositions of size T a victim.
     """
     X = np.asarray(grams, dtype=np.float64)
     if X.ndim != 3 or X.shape[1] != X.shape[2]:

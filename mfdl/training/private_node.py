@@ -176,7 +176,7 @@ class PrivateNode(SingleCopy):
         node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
         # at user level all data of the node may take part in any step
-        self._record_steps = RecordSteps(None if user else algorithm.participation.of_node(self.node))
+        self._record_steps = RecordSteps(None if user else algorithm.participation.at_node(self.node))
         self._file = None if folder is None else NodeFile(folder)
         if self._file is not None:
             try:

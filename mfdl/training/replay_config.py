@@ -43,7 +43,7 @@ def fed_every(mechanism: Mechanism, given: int | None) -> Period:
         return given or 1
     participation = mechanism.algorithm.participation
     nodes = range(mechanism.algorithm.num_nodes)
-    periods = tuple(b for u in nodes if (b := participation.of_node(u).fed_every) is not None)
+    periods = tuple(b for u in nodes if (b := participation.at_node(u).fed_every) is not None)
     if len(periods) < len(nodes):
         raise UnsupportedMechanism(
             f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "

@@ -22,7 +22,7 @@ from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..privacy.guarantee import Guarantee
 from ..storable import storable
 from ..trust import TrustModel
-from ..trust.base import nodes_of
+from ..trust.base import node_indices
 from . import clip_rules
 from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
 from .replay_config import statement
@@ -178,7 +178,7 @@ class Run(Shown):
         task.require_nodes(self.mechanism.algorithm.labels)
         algorithm = self.mechanism.algorithm
         named = node in algorithm.labels and not isinstance(node, int | np.integer)
-        index = list(algorithm.labels).index(node) if named else nodes_of(algorithm, [node])[0]  # type: ignore[list-item]
+        index = list(algorithm.labels).index(node) if named else node_indices(algorithm, [node])[0]  # type: ignore[list-item]
         of_seed = [run for run in self.seeds if seed is None or run.seed == seed]
         if not of_seed:
             raise InvalidInput(f"seed must be one of {[run.seed for run in self.seeds]}, got {seed!r}.")

@@ -39,14 +39,14 @@ def shipped(kind: Model) -> Model:
 
 
 class TrustModel(abc.ABC):
-    """Who sees and knows what.
+    """An attacker: who sees and knows what.
 
     Attributes:
         name: for tables and guarantees.
         attacker: who observes, in words; default the name.
         default_release: final models published, unless the caller says otherwise, where the messages seen do not
             determine them: where some are hidden, or never sent. "all" is the safe side.
-        same_for_all_victims: `knowledge` does not look at the victim; then one view serves all of them.
+        same_for_all_victims: `knowledge` does not depend on the victim; then one view serves all of them.
     """
 
     name: str
@@ -59,7 +59,7 @@ class TrustModel(abc.ABC):
 
     @property
     def attacker(self) -> str:
-        """Who observes, in words."""
+        """The observer in words."""
         return self.name
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class TrustModel(abc.ABC):
         return RELEASES.index(released[0]) >= RELEASES.index(released[1]) and mine.covers(theirs)
 
     def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
-        """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
+        """Models published on top of the messages; "not applicable" where all of these are seen and determine them."""
         if release is not None:
             _require_release(release)
         if knowledge.sees_all(algorithm) and algorithm.released_of_all_sent:
@@ -129,7 +129,7 @@ class TrustModel(abc.ABC):
         return digest.hexdigest()[:16]
 
     def _identity(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
-        """What decides the masks; nothing that depends on wording."""
+        """The parts that decide the masks; nothing that depends on wording."""
         if type(self) in _SHIPPED:
             return (type(self).__name__, *self._parameters(algorithm))
         masks = (
@@ -143,7 +143,7 @@ class TrustModel(abc.ABC):
         return self.attackers(algorithm)
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> AlgorithmView:
-        """What the attacker has, as (A, B).
+        """The view (A, B) of the attacker.
 
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
@@ -198,7 +198,7 @@ class TrustModel(abc.ABC):
 
 
 def _require_flags(**named: MaskRule) -> None:
-    """A mask that is an array has flags: indices are refused where they are given."""
+    """Refuses indices where a mask is given as an array."""
     ((name, rule),) = named.items()
     if rule is None or callable(rule):
         return
@@ -215,7 +215,7 @@ def _require_release(release: str) -> None:
         raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {check.brief(release)}.")
 
 
-def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
+def node_indices(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
     """Indices of nodes given as indices or as label strings ("#3" is index 3).
 
     Raises: InvalidInput: no such node; an integer that is the index of one node and the label of another.
@@ -245,7 +245,7 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
 
 
 def held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
-    """(parts,): held by at least one of the nodes."""
+    """Parts of the noise held by at least one of the nodes, (parts,)."""
     holding = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
     return np.asarray(holding).ravel()
 
@@ -262,7 +262,7 @@ class _Masks(TrustModel):
     attacking: tuple[int | str, ...] = ()
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacking)
+        return node_indices(algorithm, self.attacking)
 
     @property
     def same_for_all_victims(self) -> bool:  # type: ignore[override]
@@ -278,12 +278,12 @@ class _Masks(TrustModel):
         given = {name: mask(getattr(self, name)) for name in names}
         if given["known_noise"] is None and self.attacking:
             given["known_noise"] = held_by(algorithm, self.attackers(algorithm))
-        masks = Knowledge.of(algorithm, **given)
+        masks = Knowledge.from_masks(algorithm, **given)
         return masks if self.combinations is None else _combining(masks, mask(self.combinations))
 
 
 def _combining(masks: Knowledge, given: Any) -> Knowledge:
-    """The same with combinations of messages seen; messages seen by themselves become rows of one."""
+    """The masks with combinations of messages seen; messages seen by themselves become rows of one."""
     rows, messages = sp.csr_array(exact_entries("combinations", given), dtype=np.float64), masks.seen.shape[1]
     if rows.shape[1] != messages:
         raise InvalidInput(f"combinations must have a column for each of {messages} messages, got shape {rows.shape}.")
@@ -351,7 +351,6 @@ class TrustEntry(Entry):
 
     @property
     def observer(self) -> str:
-        """Who observes, in words."""
         return self.attacker or str(getattr(self.build, "attacker", self.name))
 
     @property
@@ -404,7 +403,6 @@ def models_by_parameter() -> dict[str, tuple[str, ...]]:
 
 
 def table() -> str:
-    """All of them as a table of Markdown."""
     rows = [("model", "messages seen", "gradients known", "noise known"), ("---",) * 4]
     for name, entry in MODELS.items():
         form = f"{name}({', '.join(entry.signature)})" if entry.signature else name

@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Knowledge:
-    """Three masks: what of one algorithm is seen and known.
+    """Three masks: seen messages, known gradients and known noise of one algorithm.
 
     Attributes:
         seen: bool (rounds, messages per round).
@@ -37,7 +37,7 @@ class Knowledge:
     combination: sp.csr_array | None = None
 
     @staticmethod
-    def of(
+    def from_masks(
         algorithm: LinearAlgorithm,
         *,
         seen: ArrayLike | None = None,
@@ -55,7 +55,7 @@ class Knowledge:
         )
 
     def rows(self, algorithm: LinearAlgorithm) -> sp.csr_array:
-        """What is seen <- all message rows, 0/1 or the combinations, csr (seen, rounds * messages)."""
+        """Seen <- all message rows, 0/1 or the combinations, csr (seen, rounds * messages)."""
         if self.combination is not None:
             of_rounds = np.flatnonzero(algorithm.sent.any(axis=1))
             picks = (np.ones(of_rounds.size), (np.arange(of_rounds.size), of_rounds))
@@ -97,7 +97,7 @@ class Knowledge:
 
 
 def combined(algorithm: LinearAlgorithm) -> Mask:
-    """Which messages of a round a combination is of, bool (rounds, messages): those sent in it, and those never sent.
+    """Messages of a round that are combined, bool (rounds, messages): those sent in it, and those never sent.
 
     A message that is sent in other rounds only, as by a node that is offline in this one, is not combined.
     """

@@ -26,14 +26,13 @@ from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
 from ..storable import stored_as
-from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
+from .base import MODELS, Mask, TrustModel, held_by, node_indices, shipped
 from .knowledge import Knowledge
 
 MAX_COALITIONS = 20_000
 
 
 def _together(nodes: Sequence[int | str]) -> str:
-    """The attackers in words."""
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(str(node) for node in nodes)} together"
 
 
@@ -53,14 +52,14 @@ def _all_seen(algorithm: LinearAlgorithm) -> Mask:
 
 
 def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
-    """(parts,): held by one node and no other; by a given one, if any."""
+    """Parts of the noise held by one node and no other, (parts,); by a given one, if any."""
     holders = sp.csr_array(algorithm.holders)
     alone: Mask = np.asarray(holders.sum(axis=1)).ravel() == 1
     return alone if by is None else alone & holders[:, [by]].toarray().ravel()
 
 
 def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
-    """Which message rows of a round reach one of the nodes."""
+    """Message rows of a round that reach one of the nodes."""
     if receivers is None:
         raise UnsupportedMechanism(
             "this algorithm does not say who receives its messages, so PNDP is not defined for it."
@@ -69,9 +68,9 @@ def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: in
     return got
 
 
-def _of_colluders(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
-    """What nodes that see these messages know together: their gradients, and what any of them holds."""
-    return Knowledge.of(
+def _colluders_knowledge(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
+    """Joint knowledge of nodes that see these messages: their gradients, and what any of them holds."""
+    return Knowledge.from_masks(
         algorithm,
         seen=seen,
         known_gradients=np.isin(np.arange(algorithm.num_nodes), nodes),
@@ -99,13 +98,13 @@ class LDP(TrustModel):
             yield from super().members(algorithm)
 
     def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
-        """An average of hidden models mixes private noise, so who gets it counts as having all models."""
+        """An average of hidden models mixes private noise, so it counts as all models."""
         chosen = super()._release(algorithm, release, knowledge)
         return "all" if chosen == "average" and algorithm.private_noise_is_separate else chosen
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         hidden = _held_alone(algorithm, None if algorithm.private_noise_is_separate else victim)
-        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
+        return Knowledge.from_masks(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
 
 
 @shipped
@@ -121,7 +120,6 @@ class PNDP(TrustModel):
         object.__setattr__(self, "attacker_nodes", _listed(1, attackers=attackers))
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`."""
         return {"attackers": self.attacker_nodes}
 
     @property
@@ -129,12 +127,12 @@ class PNDP(TrustModel):
         return f"{_together(self.attacker_nodes)}, from the messages received"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacker_nodes)
+        return node_indices(algorithm, self.attacker_nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes = self.attackers(algorithm)
         received = [_received(kind.receivers, nodes, algorithm.messages_per_round) for kind in algorithm.kinds]
-        return _of_colluders(algorithm, nodes, np.stack(received)[algorithm.kind_of_round] & algorithm.sent)
+        return _colluders_knowledge(algorithm, nodes, np.stack(received)[algorithm.kind_of_round] & algorithm.sent)
 
 
 @shipped
@@ -175,7 +173,6 @@ class AnyReceiver(TrustModel):
     noise_known="what they hold",
 )
 def pndp(attackers: Sequence[int | str] | None = None) -> TrustModel:
-    """PNDP of these attackers together, or of any one node."""
     return AnyReceiver() if attackers is None else PNDP(attackers)
 
 
@@ -190,7 +187,7 @@ class Eavesdropper(TrustModel):
     same_for_all_victims = True
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return _of_colluders(algorithm, (), _all_seen(algorithm))
+        return _colluders_knowledge(algorithm, (), _all_seen(algorithm))
 
 
 @shipped
@@ -210,10 +207,10 @@ class Colluding(TrustModel):
         return f"{_together(self.colluders)}, with all messages seen"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.colluders)
+        return node_indices(algorithm, self.colluders)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return _of_colluders(algorithm, self.attackers(algorithm), _all_seen(algorithm))
+        return _colluders_knowledge(algorithm, self.attackers(algorithm), _all_seen(algorithm))
 
 
 @MODELS.register(
@@ -223,7 +220,6 @@ class Colluding(TrustModel):
     noise_known="whatever any of them holds",
 )
 def colluding(colluders: Sequence[int | str]) -> TrustModel:
-    """These colluders; without any, an eavesdropper."""
     nodes = _listed(0, colluders=colluders)
     return Colluding(nodes) if nodes else Eavesdropper()
 
@@ -274,7 +270,6 @@ def _sets_of_nodes(size: int, n: int, single: str) -> Iterator[tuple[int, ...]]:
     noise_known="the same",
 )
 def coalitions(coalition_size: int) -> TrustModel:
-    """Coalitions of so many nodes."""
     return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
 
 
@@ -282,7 +277,7 @@ def coalitions(coalition_size: int) -> TrustModel:
 @shipped
 @dataclasses.dataclass(frozen=True)
 class FullCollusion(TrustModel):
-    """Everybody but the victim colludes; for node-local noise the same loss as LDP."""
+    """All nodes but the victim collude; for node-local noise the same loss as LDP."""
 
     name = "full-collusion"
     attacker = "all other nodes together, who see all messages"
@@ -320,7 +315,7 @@ class Central(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         S = algorithm.messages_per_round
-        return Knowledge.of(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
+        return Knowledge.from_masks(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
 
 
 @MODELS.register(
@@ -356,11 +351,11 @@ class SecureSum(TrustModel):
         return f"{_together(self.attacker_nodes)}, from the sum of the messages that each receives"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacker_nodes)
+        return node_indices(algorithm, self.attacker_nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes, sums = self.attackers(algorithm), _sums_over_neighbours(algorithm)
-        masks = _of_colluders(algorithm, nodes, np.zeros(algorithm.messages_per_round, dtype=bool))
+        masks = _colluders_knowledge(algorithm, nodes, np.zeros(algorithm.messages_per_round, dtype=bool))
         return dataclasses.replace(masks, combination=sp.csr_array(sums[list(nodes)]) if nodes else sums)
 
 
@@ -402,7 +397,7 @@ class ReleasedOnly(TrustModel):
     attacker = "anyone who sees the released models"
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return Knowledge.of(algorithm)
+        return Knowledge.from_masks(algorithm)
 
 
 Nodes = NDArray[np.intp]
@@ -415,7 +410,7 @@ class _NearVictim(GossipMatrix):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """What is left of a graph around one victim.
+    """The part of a graph around one victim.
 
     Attributes:
         gossip: weights among the hidden nodes and those beside them, labels as in the graph; the rest of each row of a
@@ -493,5 +488,5 @@ def _columns(W: sp.csr_array, rows: Nodes) -> Nodes:
 
 
 def _with_neighbours(nodes: Nodes, given: sp.csr_array, received: sp.csr_array) -> Nodes:
-    """The nodes, those that they give weight and those that give them weight."""
+    """The nodes, and those with weights to or from them."""
     return np.unique(np.concatenate([nodes, _columns(given, nodes), _columns(received, nodes)]))

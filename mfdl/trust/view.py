@@ -1,6 +1,6 @@
 """View: the linear map O = A G + B Z an attacker has, and what it knows besides.
 
-`View.of` turns the `Knowledge` that a trust model gives of one algorithm into operators; `View(A, B)` takes
+`AlgorithmView` turns the `Knowledge` that a trust model gives of one algorithm into operators; `View(A, B)` takes
 arrays, sparse matrices or operators from a researcher. Known gradient columns and known noise columns are marks,
 not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
 
@@ -68,7 +68,7 @@ class View(ViewMatrices):
         attacker, release: in words, and of RELEASES, for guarantees.
         rank: "exact": the number of the entries as they are. "numerical": one for every matrix of the numerical rank
             whose rows, of the victim's columns scaled to the size of B and of B, are within rank_tolerance of these
-            (`forms.nearby`), where the arrays are computed products.
+            (`forms.dense_form`), where the arrays are computed products.
             Default: as "exact", with a warning where both differ by more than 1 %.
 
     Attributes:
@@ -123,7 +123,7 @@ class View(ViewMatrices):
         if rank == "numerical" and not self.entries_given:
             raise InvalidInput("rank='numerical' needs A and B as arrays or sparse matrices, got an operator.")
         if models is not None:
-            self.models = GivenModels.of(models, row_steps, A, self.noise.shape[1], self.axis)
+            self.models = GivenModels.from_arrays(models, row_steps, A, self.noise.shape[1], self.axis)
         if known_combinations is not None:
             _, K = entries_and_operator("known_combinations", known_combinations)
             if K.shape[1] != self.axis.size:
@@ -140,13 +140,8 @@ class View(ViewMatrices):
         )
 
     @staticmethod
-    def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> AlgorithmView:
-        """The view of an algorithm under masks, with the released models as further rows."""
-        return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
-
-    @staticmethod
     def processed(combinations: Any, view: View) -> ProcessedView:
-        """What S O shows where `view` is O: no number of it is above that of `view`.
+        """The view S O where `view` is O: no number of it is above that of `view`.
 
         Args: combinations: S, shape (k, rows of view), any k and rank; also a list of factors, for their product.
 
@@ -171,13 +166,13 @@ class View(ViewMatrices):
         Only where `entries_given`.
         """
         A, B = (entries.toarray() if sp.issparse(entries) else entries for entries in self._entries)
-        return A[:, self._columns_of(nodes)], B
+        return A[:, self._node_columns(nodes)], B
 
     def dense_gradients(self, nodes: NDArray[np.intp] | None = None) -> FloatArray:
         """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
-        return self.dense_gradients_by_time()[:, self._columns_of(nodes)]
+        return self.dense_gradients_by_time()[:, self._node_columns(nodes)]
 
-    def _columns_of(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
+    def _node_columns(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
         chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
         columns = [self.axis.of_node(int(u)) for u in chosen]
         return np.concatenate(columns) if columns else np.zeros(0, dtype=np.intp)
@@ -198,20 +193,17 @@ class View(ViewMatrices):
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         """The same for `dense_gradients` of these nodes."""
-        return rounding_of(self._entries[0], self.gradients)[:, self._columns_of(nodes)]
+        return rounding_of(self._entries[0], self.gradients)[:, self._node_columns(nodes)]
 
     @property
     def num_nodes(self) -> int:
-        """n."""
         return self.axis.num_nodes
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        """Node indices."""
         return tuple(range(self.axis.num_nodes))
 
     def row_name(self, row: int) -> str:
-        """A row in words."""
         return f"row {row}"
 
 
@@ -253,7 +245,7 @@ class ProcessedView(View):
         return self._rounding(self.source.gradient_rounding(nodes), self.source.dense_gradients(nodes))
 
     def _rounding(self, rounding: FloatArray, entries: FloatArray) -> FloatArray:
-        """Of products with entries that are off by `rounding`, and were computed by products themselves."""
+        """Rounding of products with entries that are off by `rounding`, and were computed by products themselves."""
         return np.abs(self._combinations) @ (2 * rounding + (self.source.num_rows + 8) * UNIT * np.abs(entries))
 
 
@@ -280,7 +272,6 @@ class AlgorithmView(View):
 
     @cached_property
     def gradients(self) -> LinearOperator:
-        """A."""
         algorithm = self.algorithm
         rows, which = _picked(algorithm, self.knowledge, self.release)
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_gradients
@@ -290,7 +281,6 @@ class AlgorithmView(View):
 
     @cached_property
     def noise(self) -> LinearOperator:
-        """B."""
         algorithm = self.algorithm
         unknown = masked(~self.knowledge.known_noise)
         rows, which = _picked(algorithm, self.knowledge, self.release)
@@ -311,7 +301,7 @@ class AlgorithmView(View):
 
     @cached_property
     def flow(self) -> Flow | None:
-        """What follows exactly from the messages that are seen; None for seen combinations."""
+        """Exact consequences of the messages that are seen; None for seen combinations."""
         masks = self.knowledge
         if masks.combination is not None:
             return None
@@ -329,11 +319,11 @@ class AlgorithmView(View):
 
     def dense_gradients_by_time(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_gradients_by_time() if shared is None else self._rows_of(shared, "gradients")
+        return super().dense_gradients_by_time() if shared is None else self._shared_part(shared, "gradients")
 
     def dense_noise(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_noise() if shared is None else self._rows_of(shared, "noise") * self._unknown
+        return super().dense_noise() if shared is None else self._shared_part(shared, "noise") * self._unknown
 
     def noise_rounding(self) -> FloatArray:
         """Bound on how far `dense_noise` is from the exact B, entry by entry.
@@ -361,7 +351,7 @@ class AlgorithmView(View):
     def _unknown(self) -> NDArray[np.bool_]:
         return ~self.knowledge.known_noise.ravel()
 
-    def _rows_of(self, shared: _SharedRows, source: str) -> FloatArray:
+    def _shared_part(self, shared: _SharedRows, source: str) -> FloatArray:
         columns = self.axis.size if source == "gradients" else self.algorithm.noise.shape[1]
         return self._picked(shared.rows(source, transposed=self.num_rows < columns))
 
@@ -384,7 +374,7 @@ class AlgorithmView(View):
         return np.concatenate(parts)
 
     def _operations(self) -> int:
-        """At least how many float operations any entry of a row goes through."""
+        """An upper bound on the float operations of any entry of a row."""
         algorithm = self.algorithm
         widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
         return len(algorithm.rounds) * (widest + 10) + algorithm.num_nodes + 8
@@ -405,7 +395,6 @@ class AlgorithmView(View):
         return masked(~self.knowledge.known_noise) @ full @ masked(~self.known_gradients)
 
     def message_name(self, turn: int, message: int) -> str:
-        """A message in words."""
         labels = self.algorithm.dynamics.gossip.labels
         return f"message of {labels[self.algorithm.message_sender[message]]} in round {turn}"
 
@@ -458,7 +447,7 @@ def _dense(operator: LinearOperator, transposed: bool) -> FloatArray:
 
 
 def _shared_rows(algorithm: LinearAlgorithm) -> _SharedRows | None:
-    """Those of a small algorithm, kept as long as it lives."""
+    """Rows of a small algorithm, kept as long as it lives."""
     rows = len(algorithm.rounds) * algorithm.messages_per_round + algorithm.num_nodes
     if rows * max(algorithm.axis.size, *algorithm.noise.shape) > MAX_SHARED:
         return None

@@ -34,10 +34,7 @@ from ..operators.structured import TimeNodeAxis
 
 
 class ViewMatrices:
-    """What a view shows of itself.
-
-    Attributes: those of `View`.
-    """
+    """The matrices and marks of a view. Attributes: those of `View`."""
 
     gradients: Any
     noise: Any
@@ -75,12 +72,12 @@ class ViewMatrices:
 
     @cached_property
     def A(self) -> Matrix:
-        """What is seen <- G; columns of known gradients are zero."""
+        """Seen <- G; columns of known gradients are zero."""
         return self._matrix(self.gradients @ masked(~self.marked_gradients), "A, known columns zero")
 
     @cached_property
     def B(self) -> Matrix:
-        """What is seen <- Z; columns of known noise are zero."""
+        """Seen <- Z; columns of known noise are zero."""
         rows, columns = self.noise.shape
         return Matrix(self.noise, "B, known columns zero", [rows], [columns])
 
@@ -109,7 +106,6 @@ class ViewMatrices:
 
 
 def masked(entries: NDArray[np.bool_]) -> LinearOperator:
-    """A diagonal of zeros and ones."""
     return aslinearoperator(sp.csr_array(sp.diags_array(entries.ravel().astype(np.float64))))
 
 
@@ -137,13 +133,12 @@ class GivenModels:
     row_steps: NDArray[np.intp]
 
     @classmethod
-    def of(
+    def from_arrays(
         cls, models: tuple[Any, Any], row_steps: ArrayLike | None, A: Any, num_noises: int, axis: TimeNodeAxis
     ) -> GivenModels:
-        """Checked against A, entries of the view.
-
-        Raises: InvalidInput: shapes that do not fit, a model that holds a gradient of its own step or a later one, no
-            row_steps, or a row that would be seen before the last gradient in it is taken.
+        """Raises: InvalidInput: shapes that do not fit, a model that holds a gradient of its own step or a later one,
+        no
+        row_steps, or a row that would be seen before the last gradient in it is taken.
         """
         if A is None:
             raise InvalidInput("models can be given with A and B as arrays or sparse matrices, not as operators.")

@@ -23,7 +23,7 @@ from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import node_noise, noise_stream
-from mfdl.trust.view import View
+from mfdl.trust.view import AlgorithmView, View
 
 TOLERANCE = 3e-6  # relative; the semidefinite bounds of both sides stop within 1e-6 of the truth
 
@@ -41,7 +41,9 @@ def test_messages_and_models_together_show_no_less_than_either(case, release):
     nothing = dataclasses.replace(knowledge, seen=np.zeros_like(knowledge.seen), combination=None)
 
     def loss(known, outputs):
-        return squared(View.of(algorithm, known, release=outputs, attacker="anyone"), victims, algorithm.participation)
+        return squared(
+            AlgorithmView(algorithm, known, release=outputs, attacker="anyone"), victims, algorithm.participation
+        )
 
     both = loss(knowledge, release)
     for marginal in (loss(knowledge, "none"), loss(nothing, release)):

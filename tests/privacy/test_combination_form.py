@@ -44,7 +44,7 @@ def server_algorithms(draw):
 def test_equals_the_dense_form(algorithm, release):
     view = trust.Central().view(algorithm, 0, release=release)
     assert is_adaptive(view)
-    for u, gram in enumerate(Combination.of(view).grams(range(algorithm.num_nodes))):
+    for u, gram in enumerate(Combination.from_view(view).grams(range(algorithm.num_nodes))):
         assert not gram.leaks.any()
         X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, algorithm.num_nodes), view.dense_noise())
         assert_allclose(gram.matrix, X, rtol=1e-9, atol=1e-9 * X.max())
@@ -99,10 +99,10 @@ def test_other_averages_are_not_of_this_form():
     """The average of ring messages is not what its nodes hold: the dense form decides, and it is not adaptive."""
     algorithm = algorithms.dp_dsgd(Dynamics(RING), EveryStep(3))
     view = trust.Central().view(algorithm, 0)
-    assert Combination.of(view) is None
+    assert Combination.from_view(view) is None
     assert not is_adaptive(view)
     local = algorithms.anti_pgd(Dynamics(gossip.from_array(np.full((4, 4), 0.25))), Cyclic(1, 3))
-    assert Combination.of(trust.Central().view(local, 0)) is None  # correlated in time: not diagonal
+    assert Combination.from_view(trust.Central().view(local, 0)) is None  # correlated in time: not diagonal
 
 
 def test_one_ulp_is_no_multiple():
@@ -123,7 +123,7 @@ def test_known_noise_is_no_noise(known):
     hidden = trust.Central().view(algorithm, 1)
     knowledge = dataclasses.replace(hidden.knowledge, known_noise=np.tile(known, (2, 1)))
     view = AlgorithmView(algorithm, knowledge, release=hidden.release, attacker=hidden.attacker)
-    for gram in Combination.of(view).grams(range(3)):
+    for gram in Combination.from_view(view).grams(range(3)):
         if all(known):
             assert gram.leaks.all()
         else:

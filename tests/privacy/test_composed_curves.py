@@ -195,7 +195,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
     public = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
     both = guarantee_of().compose_with(public.guarantee)
-    assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
+    assert [curve.mu for curve in both.curve.public_runs] == [public.guarantee.mu]
     assert max(guarantee_of().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
     assert "composed of 1 run with balls-in-bins, drawn anew" in str(both)
     assert "mu 0.5" in str(both)

@@ -41,7 +41,7 @@ def poisson():
 def fixed():
     """For non-adaptive gradients; of every node, as if somebody had written it."""
     algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
-    losses = Losses.of(algorithm, Privacy(**ASKED))
+    losses = Losses.from_algorithm(algorithm, Privacy(**ASKED))
     guarantee = losses.by_victim(6.0, adaptive=False)[1]
     return dataclasses.replace(guarantee, victim="every node")
 

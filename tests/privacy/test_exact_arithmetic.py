@@ -18,9 +18,9 @@ from mfdl.entries import has_few_bits
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import EveryStep, Single
-from mfdl.privacy import exact_arithmetic
+from mfdl.privacy import exact_arithmetic, row_spaces
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.exact_arithmetic import PRIMES, range_of
+from mfdl.privacy.exact_arithmetic import PRIMES, rank_and_outside
 from mfdl.testing import oracles
 
 
@@ -43,7 +43,7 @@ def matrices(draw):
 @given(matrices())
 def test_rank_and_range_are_those_over_the_rationals(case):
     B, A = case
-    rank, outside = range_of(B, A)
+    rank, outside = rank_and_outside(B, A)
     assert rank == oracles.rank(oracles.rational(B))
     assert outside.tolist() == oracles.exact_leaks(oracles.rational(A), oracles.rational(B))
 
@@ -52,11 +52,11 @@ def test_a_prime_that_divides_is_outvoted(monkeypatch):
     """Modulo 3 this matrix has rank 1: the other prime tells, and a doubtful column counts as a leak."""
     B = np.array([[1.0, 1.0], [1.0, 4.0]])
     monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, PRIMES[0]))
-    rank, outside = range_of(B, np.eye(2))
+    rank, outside = rank_and_outside(B, np.eye(2))
     assert rank == 2
     assert outside.all()
     monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, 5))  # [3, 1] is in the range of [0, 1] modulo 3 only
-    assert range_of(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
+    assert rank_and_outside(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
 
 
 @examples(60)
@@ -74,30 +74,30 @@ def test_few_combinations_say_what_all_columns_say(seed):
     }
     view = trust.TrustModel.from_masks(**masks).view(algorithm, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_arithmetic, "FEW", 1)
+        patch.setattr(row_spaces, "FEW", 1)
         _few_and_all_agree(view)
 
 
 def _few_and_all_agree(view):
     for victims in ([0], [1, 3]):
         columns = np.concatenate([view.axis.of_node(u) for u in victims])
-        fields = [exact_arithmetic._Field(prime) for prime in PRIMES]
-        (rank, leaks), other = (exact_arithmetic._Rows.of(view, field).range_of(columns) for field in fields)
+        fields = [row_spaces._Field(prime) for prime in PRIMES]
+        (rank, leaks), other = (row_spaces._Rows.from_view(view, field).rank_and_outside(columns) for field in fields)
         assert (rank, leaks.tolist()) == (other[0], other[1].tolist())
-        few = exact_arithmetic.exact_range(view, victims)
+        few = row_spaces.exact_range(view, victims)
         assert (rank, leaks.tolist()) == (few[0], few[1].tolist())
-        assert exact_arithmetic.is_silent(view, victims) is not leaks.any()
+        assert row_spaces.is_silent(view, victims) is not leaks.any()
         for claimed in sorted({max(rank - 1, 0), rank, rank + 1}):  # the fewest combinations first
-            confirmed = exact_arithmetic.confirmed(view, victims, claimed)
+            confirmed = row_spaces.confirmed(view, victims, claimed)
             assert confirmed == (claimed == rank and not leaks.any())
-        assert exact_arithmetic.confirmed(view, victims, rank, at_least=True) is not leaks.any()
+        assert row_spaces.confirmed(view, victims, rank, at_least=True) is not leaks.any()
 
 
 def test_messages_are_read_once_for_all_attackers(monkeypatch):
     """However many attackers there are, the residues of an algorithm are computed a few times."""
-    computed, original = [], exact_arithmetic._Messages._computed.__func__
+    computed, original = [], row_spaces._Messages._computed.__func__
     count = classmethod(lambda cls, *args: computed.append(1) or original(cls, *args))
-    monkeypatch.setattr(exact_arithmetic._Messages, "_computed", count)
+    monkeypatch.setattr(row_spaces._Messages, "_computed", count)
     for spec in ("florentine", "erdos-renyi:n=24,p=0.2,seed=0"):
         computed.clear()
         dynamics = Dynamics(gossip.metropolis_hastings(spec), 0.1, gossip_rounds=2)
@@ -111,8 +111,8 @@ def test_primes_are_primes():
 
 
 def test_an_empty_matrix_has_no_rank():
-    assert range_of(np.zeros((0, 3)), np.zeros((0, 2)))[0] == 0
-    assert range_of(np.zeros((2, 0)), np.eye(2))[1].all()
+    assert rank_and_outside(np.zeros((0, 3)), np.zeros((0, 2)))[0] == 0
+    assert rank_and_outside(np.zeros((2, 0)), np.eye(2))[1].all()
 
 
 @examples(100)

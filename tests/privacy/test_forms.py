@@ -22,7 +22,7 @@ def view_of(case):
 
 
 def forms_of(view):
-    return [form for kind in (*FORMS, *LAST) if (form := kind.of(view)) is not None]
+    return [form for kind in (*FORMS, *LAST) if (form := kind.from_view(view)) is not None]
 
 
 def whole(joint):

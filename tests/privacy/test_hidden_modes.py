@@ -95,7 +95,7 @@ def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T))
     view = trust.PNDP([0]).view(algorithm, 1, release="none")
     A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
-    form = HiddenModes.of(view)
+    form = HiddenModes.from_view(view)
     for u, gram in zip([1, 2, 7], form.grams([1, 2, 7]), strict=True):
         exact = to_float(exact_view_gram([row[u::n] for row in A], B))
         assert (np.abs(gram.matrix - exact) <= gram.errors).all()
@@ -136,7 +136,7 @@ def test_released_models_and_noise_alike_at_all_ages_over_the_rationals(
     algorithm = algorithms.mf_dsgd(dynamics, steps, C) if correlated else algorithms.dp_dsgd(dynamics, steps)
     algorithm = algorithm.releasing(model if release != "none" else "last")
     view = trust.PNDP(range(attackers)).view(algorithm, n - 1, release=release)
-    form, victims = HiddenModes.of(view), list(range(attackers, n))
+    form, victims = HiddenModes.from_view(view), list(range(attackers, n))
     assume(form is not None)
     grams = form.grams(victims)
     assume(None not in grams)
@@ -157,7 +157,7 @@ def test_the_last_model_of_every_node_shows_what_hid_behind_messages():
     W = np.array([[3, 1, 0], [1, 2, 1], [0, 1, 3]]) / 4
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
     gram_by_release = {
-        r: HiddenModes.of(trust.PNDP([0]).view(algorithm, 2, release=r)).grams([2])[0] for r in ("none", "all")
+        r: HiddenModes.from_view(trust.PNDP([0]).view(algorithm, 2, release=r)).grams([2])[0] for r in ("none", "all")
     }
     assert gram_by_release["none"].matrix == pytest.approx(0.0, abs=1e-12)
     assert gram_by_release["all"].matrix == pytest.approx(1.0)
@@ -174,11 +174,14 @@ def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
         "gossip": algorithms.dp_dsgd(Dynamics(gossip.sequence([RING, MH("path:n=6"), RING, RING])), steps),
     }
     modes = {
-        name: HiddenModes.of(trust.PNDP([1]).view(algorithm, 2, release="none")) for name, algorithm in others.items()
+        name: HiddenModes.from_view(trust.PNDP([1]).view(algorithm, 2, release="none"))
+        for name, algorithm in others.items()
     }
     assert not any(modes.values()), modes
     for algorithm in (covered, algorithms.bsr(Dynamics(RING), steps), algorithms.bisr(Dynamics(RING), steps)):
-        assert all(HiddenModes.of(trust.PNDP([1]).view(algorithm, 2, release=r)) is not None for r in ("none", "all"))
+        assert all(
+            HiddenModes.from_view(trust.PNDP([1]).view(algorithm, 2, release=r)) is not None for r in ("none", "all")
+        )
 
 
 @pytest.mark.slow
@@ -193,7 +196,7 @@ def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, a
     algorithm = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
     victims = [u for u in range(algorithm.num_nodes) if u != attacker]
     view = trust.PNDP([attacker]).view(algorithm, victims[0], release=release)
-    forms = [form for kind in (HiddenModes, NullSpace, Range) if (form := kind.of(view)) is not None]
+    forms = [form for kind in (HiddenModes, NullSpace, Range) if (form := kind.from_view(view)) is not None]
     assert len(forms) >= 2
     first = min(forms, key=lambda form: form.cost(victims))
 
@@ -217,5 +220,5 @@ def test_few_messages_are_whitened_and_many_taken_by_modes(graph, T, first, rele
     algorithm = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
     view = trust.PNDP([0]).view(algorithm, 1, release=release)
     victims = list(range(1, algorithm.num_nodes))
-    forms = [form for kind in FORMS if (form := kind.of(view)) is not None]
+    forms = [form for kind in FORMS if (form := kind.from_view(view)) is not None]
     assert isinstance(min(forms, key=lambda form: form.cost(victims)), first)

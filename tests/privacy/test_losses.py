@@ -27,17 +27,17 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     model = data.draw(trust_models(algorithm))
     release = data.draw(st.sampled_from([None, "none", "average", "all"]))  # more than a view need hold
     options = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
-    losses = Losses.of(algorithm, Privacy(**options))
+    losses = Losses.from_algorithm(algorithm, Privacy(**options))
     guarantee = losses.guarantee(noise_std)
     assert guarantee == account(algorithm, Privacy(**options), noise_std=noise_std)
     each = losses.by_victim(noise_std)
-    assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(options | {"release": None}))
+    assert each == guarantees(algorithm, losses.sensitivities, noise_std=noise_std, **(options | {"release": None}))
     assert guarantee.mu == max(g.mu for g in each)
     shift = losses.privacy.record_shift
-    assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
+    assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.sensitivities]
     rows = losses.table()
     assert [row["sensitivity_squared"] for row in rows] == [
-        x.non_adaptive_sensitivity.squared for x in losses.of_victims
+        x.non_adaptive_sensitivity.squared for x in losses.sensitivities
     ]
     assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
     if 0 < losses.worst.squared < math.inf:
@@ -48,12 +48,12 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
 
 
 def test_a_multiple_of_the_sensitivity():
-    losses = Losses.of(PATH, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5))
+    losses = Losses.from_algorithm(PATH, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5))
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
     for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput, match="exactly one of noise_std and noise_multiplier"):
             losses.noise_std(**both)
-    silent = Losses.of(
+    silent = Losses.from_algorithm(
         algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     )
     with pytest.raises(InvalidInput, match="finite sensitivity; give noise_std"):

@@ -23,7 +23,7 @@ BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
     [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
-    losses = Losses.of(BINS, Privacy(trust.LDP(), **CLIP))
+    losses = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **CLIP))
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(losses, privacy=dataclasses.replace(losses.privacy, **change))
 
@@ -37,7 +37,7 @@ def test_matrices_have_no_trust_model_by_name():
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
         with pytest.raises(InvalidInput, match="trust must be left out with a View"):
-            Losses.of(view, Privacy(model, **CLIP, participation=EveryStep(2)))
+            Losses.from_algorithm(view, Privacy(model, **CLIP, participation=EveryStep(2)))
 
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
@@ -68,7 +68,7 @@ def test_nodes_whose_labels_read_alike_are_not_merged():
 
 def test_no_node_passes_for_all():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
-    losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
+    losses = Losses.from_algorithm(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
     with pytest.raises(InvalidInput, match="no node may be called 'every node'"):
         losses.by_victim(1.0)
 
@@ -90,6 +90,6 @@ def test_a_mu_is_met_by_no_curve_without_one():
 def test_victims_of_secret_batches_are_nodes():
     for victims in ([100], [], [-1]):
         with pytest.raises(InvalidInput, match="victim"):
-            Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=victims)
-    single = Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=[2])
-    assert [loss.victim for loss in single.of_victims] == [2]
+            Losses.from_algorithm(BINS, Privacy(trust.LDP(), **CLIP), victims=victims)
+    single = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **CLIP), victims=[2])
+    assert [loss.victim for loss in single.sensitivities] == [2]

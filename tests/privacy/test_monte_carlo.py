@@ -43,10 +43,10 @@ def by_samples(M, sigma, adjacency, options=FEW):
 def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rho, epsilon, way):
     c = rho * math.sqrt(d[0] * d[1])
     M = np.array([[d[0], c], [c, d[1]]])
-    pair = importance.Pair.of(M)
+    pair = importance.Pair.from_gram(M)
     mixture = pair.mixture(way, epsilon, 2**14, 1e-6, np.random.default_rng(3))
     assert sum(mixture.weights) == pytest.approx(1)
-    draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.range_of(way, mixture, epsilon)
+    draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.largest_value(way, mixture, epsilon)
     mean, second = draws.moments(epsilon)
     true = of_two_bins(M, epsilon, way, points=801)
     assert mean == pytest.approx(true, abs=6 * math.sqrt(second / 2**14) + 1e-4 * true + 1e-12)
@@ -61,7 +61,7 @@ def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
     """At any z, those of no mixture too, for the part alone that bounds the range."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     V = rng.uniform(size=(bins, bins))
-    pair = importance.Pair.of(V @ V.T)
+    pair = importance.Pair.from_gram(V @ V.T)
     for part in (pair.bounded(way, epsilon), (-1.5, 1.0) if way == "lost" else (2.5, 0.0)):
         x = (rng.normal(size=(300, bins)) * rng.uniform(0, 12, (300, 1))) @ pair.means.T
         x[:100] = x[:100].mean(axis=1, keepdims=True)  # where Jensen is an equality
@@ -77,10 +77,10 @@ def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
 def test_the_bound_falls_in_epsilon_and_fails_no_more_often_than_stated():
     """A rate that shows: at a failure probability of a half, bounds by 400 sets of 300 samples."""
     M = DECAYING / 1.5
-    pair = importance.Pair.of(M)
+    pair = importance.Pair.from_gram(M)
     mixture = pair.mixture("kept", 1.0, 2**14, 1e-6, np.random.default_rng(0))
     true = pair.draws("kept", mixture, 2**18, np.random.default_rng(1)).moments(1.0)[0]
-    range_ = pair.range_of("kept", mixture, 1.0)
+    range_ = pair.largest_value("kept", mixture, 1.0)
     below = 0
     for seed in range(400):
         below += pair.draws("kept", mixture, 300, np.random.default_rng(100 + seed)).upper(1.0, range_, 0.5) < true
@@ -160,14 +160,14 @@ def test_what_float64_cannot_hold_is_refused_or_infinite_never_nan(entries, size
     M, scale = V @ V.T / (V @ V.T).max(), 10.0**size
     if epsilon > importance.LARGEST_EPSILON or not importance.FAINTEST <= scale <= importance.STRONGEST:
         with pytest.raises(InvalidInput, match=r"must (be|have)"):
-            importance.Pair.of(M * scale).mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
+            importance.Pair.from_gram(M * scale).mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
         return
-    pair = importance.Pair.of(M * scale)
+    pair = importance.Pair.from_gram(M * scale)
     mixture = pair.mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
     assert all(math.isfinite(number) for number in (*mixture.weights, *np.ravel(mixture.shifts)))
     assert sum(mixture.weights) == pytest.approx(1)
     draws = pair.draws(way, mixture, 2**9, np.random.default_rng(2))
-    assert draws.upper(epsilon, pair.range_of(way, mixture, epsilon), 1e-6) >= 0  # nan is not
+    assert draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), 1e-6) >= 0  # nan is not
 
 
 def test_what_samples_say_is_never_above_what_is_certified():
@@ -180,7 +180,7 @@ def test_what_samples_say_is_never_above_what_is_certified():
 def test_a_matrix_that_no_vectors_have_is_raised_on_its_diagonal():
     M = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.9], [0.0, 0.9, 1.0]])
     assert np.linalg.eigvalsh(M)[0] < 0
-    assert (importance.Pair.of(M).gram >= M).all()
+    assert (importance.Pair.from_gram(M).gram >= M).all()
 
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
@@ -287,7 +287,7 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
         bound = curve.certified.delta(epsilon)
         if bound < 1e-9:
             continue
-        pair = importance.Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
+        pair = importance.Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
         for way in curve._ways:
             mixture = pair.mixture(way, epsilon, count, 1e-6, np.random.default_rng(7))
             mean, second = pair.draws(way, mixture, count, np.random.default_rng(8)).moments(epsilon)
@@ -297,7 +297,7 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
 @pytest.mark.slow
 def test_one_bin_is_a_gaussian():
     curve = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
-    pair = importance.Pair.of(np.eye(1))
+    pair = importance.Pair.from_gram(np.eye(1))
     for way in ("kept", "lost"):
         mixture = pair.mixture(way, 2.0, 2**20, 1e-6, np.random.default_rng(0))
         mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(1)).moments(2.0)

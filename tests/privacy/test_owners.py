@@ -28,7 +28,7 @@ SOLVER = 2e-6  # relative accuracy of the reference solver
 
 def joint_patterns(scheme, owners, *, same_steps):
     """Sets of pairs (place of the owner, step), listed anew."""
-    of_owners = [[tuple(pattern.tolist()) for pattern in scheme.of_node(u).patterns()] for u in owners]
+    of_owners = [[tuple(pattern.tolist()) for pattern in scheme.at_node(u).patterns()] for u in owners]
     chosen = zip(*of_owners, strict=True) if same_steps else itertools.product(*of_owners)
     T = scheme.num_steps
     return [tuple(i * T + t for i, steps in enumerate(each) for t in steps) for each in chosen]

@@ -54,9 +54,9 @@ def cases(draw, most):
 
 
 BOUNDS = {
-    CyclicPoisson: bin_gram.of_cyclic_poisson,
-    RandomAllocation: bin_gram.of_random_allocation,
-    MinSeparationSampling: bin_gram.of_min_separation,
+    CyclicPoisson: bin_gram.cyclic_poisson_bound,
+    RandomAllocation: bin_gram.random_allocation_bound,
+    MinSeparationSampling: bin_gram.min_separation_bound,
 }
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _guarantees import sensitivity_of_gram
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
-from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from _guarantees import sensitivity_of_gram, worst_sensitivity
 from effort import examples
 from exact import inverse
 from hypothesis import example, given
@@ -19,7 +20,6 @@ from mfdl.factorization import square_root_encoder
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import ViewGram, view_gram
-from mfdl.privacy.gram_sensitivity import sensitivity_of_gram, worst_sensitivity
 from mfdl.testing.oracles import ascended_value, largest_signed_sum, rational
 from mfdl.testing.strategies import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 

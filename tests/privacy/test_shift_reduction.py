@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
-from mfdl.privacy.adaptive.repeated_rounds import worst_patterns
+from mfdl.privacy.adaptive.shift_problem import worst_patterns
 from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
 from mfdl.testing.oracles import exact_cost, quadratic_program_value
 from mfdl.testing.strategies import linear_systems_with_record
@@ -225,7 +225,7 @@ class TestRepeatedRounds:
         victims, pattern = [2, 3, 4], range(0, 480, period)
         long = solve(problem, victims, [pattern])
         assert long.converged
-        monkeypatch.setattr("mfdl.privacy.adaptive.repeated_rounds.SHORTEST", 10**9)
+        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.SHORTEST", 10**9)
         whole = solve(problem, victims, [pattern])
         assert long.iterations <= 0.7 * whole.iterations
         assert_allclose(long.sensitivity_squared, whole.sensitivity_squared, rtol=1e-8)

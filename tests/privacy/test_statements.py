@@ -113,7 +113,8 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
     question = Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
     by_step, all_one, all_half = (
-        Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
+        Losses.from_algorithm(algorithm, dataclasses.replace(question, lipschitz=L))
+        for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
     )
     assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
     assert by_step.rests_on == 0.5
@@ -126,8 +127,8 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
         progress=False,
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
-    both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
-    assert Losses.of_victim_sensitivities(algorithm, question, both).rests_on == 0.5
+    both = (*all_one.sensitivities[:2], *all_half.sensitivities[2:])
+    assert Losses.from_sensitivities(algorithm, question, both).rests_on == 0.5
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
@@ -248,7 +249,10 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     each = mfdl.participation.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     algorithm = algorithms.dp_dsgd(DYN, each)
     question = Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
-    some, everybody = Losses.of(algorithm, question, victims=[0]), Losses.of(algorithm, question)
+    some, everybody = (
+        Losses.from_algorithm(algorithm, question, victims=[0]),
+        Losses.from_algorithm(algorithm, question),
+    )
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         with pytest.raises(InvalidInput, match="node 1 is missing"):
             call()
@@ -259,7 +263,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):
-        Losses.of_victim_sensitivities(algorithm, question, ())
+        Losses.from_sensitivities(algorithm, question, ())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

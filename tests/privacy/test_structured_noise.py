@@ -7,6 +7,7 @@ from fractions import Fraction
 import exact
 import numpy as np
 import pytest
+from _guarantees import sensitivity_of_gram
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,6 @@ from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
-from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
 from mfdl.sensitivity import encoder_bounds
 from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.testing import participations

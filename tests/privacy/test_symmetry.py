@@ -15,8 +15,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.noise import StepNoise
 from mfdl.participation import EveryStep
 from mfdl.privacy import attacking_sets
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.symmetry import Symmetries
+from mfdl.privacy.attacking_sets import Symmetries, sensitivity_by_victim
 
 GRAPHS = ("ring:n=5", "torus:rows=3,cols=3", "hypercube:dim=3", "path:n=5", "star:n=5", "florentine")
 NAMES = ("dp-dsgd", "muffliato", "mafalda", "gradient-tracking", "delayed-dsgd", "decor", "corn", "cdp")

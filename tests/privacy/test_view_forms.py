@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _guarantees import sensitivity_of_gram
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from mfdl.participation import EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
-from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,
@@ -172,7 +172,7 @@ def test_messages_that_change_with_the_steps_need_no_dense_matrix():
     for built, forms in ((algorithm, ("null-space form",)), (rarely, ("null-space form", "range form"))):
         for release in ("none", "all", "average"):
             view = trust.PNDP([0]).view(built, 1, release=release)
-            dense = dense_form.DenseForm.of(view).grams([1, 3])
+            dense = dense_form.DenseForm.from_view(view).grams([1, 3])
             for gram, other in zip(view_grams(view, [1, 3]), dense, strict=True):
                 assert gram.form in forms
                 assert_allclose(gram.matrix, other.matrix, rtol=1e-8, atol=1e-9)

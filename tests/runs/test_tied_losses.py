@@ -56,13 +56,13 @@ def pairs_on(name):
 def perturbed(losses, factors):
     """The losses with every number times a factor."""
     every = []
-    for loss, factor in zip(losses.of_victims, factors, strict=True):
+    for loss, factor in zip(losses.sensitivities, factors, strict=True):
         squared = loss.adaptive_sensitivity_squared * factor
         lower = loss.adaptive_sensitivity.lower * (1 - LAST_BITS)
         number = dataclasses.replace(loss.adaptive_sensitivity, squared=squared, lower=lower, tolerance=4 * LAST_BITS)
         changed = dataclasses.replace(loss, non_adaptive_sensitivity=number, adaptive_sensitivity=number)
         every.append(changed.answering(loss.fingerprint))
-    return mfdl.Losses.of_victim_sensitivities(losses.algorithm, losses.privacy, every)
+    return mfdl.Losses.from_sensitivities(losses.algorithm, losses.privacy, every)
 
 
 def rounding(count):
@@ -74,7 +74,7 @@ def test_all_victims_tie_and_the_first_is_named(name):
     losses = losses_on(name)
     assert (losses.worst.node, losses.tied) == (0, len(GRAPHS[name]))
     assert f"of node 0, one of {losses.tied} that lose most" in repr(losses)
-    assert all(loss.adaptive_sensitivity_squared <= losses.worst.squared for loss in losses.of_victims)
+    assert all(loss.adaptive_sensitivity_squared <= losses.worst.squared for loss in losses.sensitivities)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -93,13 +93,13 @@ def test_of_all_pairs_the_first_is_named(name):
 @given(factors=rounding(8))
 def test_rounding_changes_no_name_and_lowers_no_number(factors):
     changed = perturbed(losses_on("ring"), factors)
-    largest = max(loss.adaptive_sensitivity_squared for loss in changed.of_victims)
+    largest = max(loss.adaptive_sensitivity_squared for loss in changed.sensitivities)
     assert (changed.worst.node, changed.tied, changed.worst.squared) == (0, 8, largest)
     assert changed.worst.exact
     assert changed.worst.lower <= largest <= changed.worst.lower * (1 + changed.worst.tolerance) * (1 + 1e-15)
     assert (
-        worst_loss(changed.of_victims).node
-        == largest_sensitivity(loss.adaptive_sensitivity for loss in reversed(changed.of_victims)).node
+        worst_loss(changed.sensitivities).node
+        == largest_sensitivity(loss.adaptive_sensitivity for loss in reversed(changed.sensitivities)).node
         == 0
     )
     assert changed.calibrate(mu=1.0).mu <= 1.0

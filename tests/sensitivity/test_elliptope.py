@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from mfdl.errors import InvalidInput
 from mfdl.sensitivity import elliptope
-from mfdl.sensitivity.elliptope import certified_upper_bound, closed_form_bounds, maximise
+from mfdl.sensitivity.elliptope import TOLERANCE, close, closed_form_bounds, maximise
 from mfdl.testing.oracles import ascended_value, elliptope_reference, largest_signed_sum
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
@@ -23,6 +23,12 @@ def integer_encoders(draw, max_size=6):
     """C of small integers with k columns and any rank, zero included."""
     k, rows = draw(st.integers(1, max_size)), draw(st.integers(1, max_size))
     return np.array(draw(st.lists(st.integers(-4, 4), min_size=k * rows, max_size=k * rows))).reshape(rows, k)
+
+
+def certified_upper_bound(*grams):
+    """(bounds, whether each is exact)."""
+    upper, lower = closed_form_bounds(*grams)
+    return upper, close(upper, lower, TOLERANCE)
 
 
 def gram(C):

@@ -30,8 +30,7 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.sensitivity import patterns as pattern_bounds
-from mfdl.sensitivity.banded_bounds import BandedGram, banded_bound
-from mfdl.sensitivity.encoder_bounds import structured_bound
+from mfdl.sensitivity.encoder_bounds import BandedGram, banded_bound, structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing import participations
 from mfdl.testing.oracles import (
@@ -244,7 +243,7 @@ def test_of_classes_and_blocks_of_equal_bands_the_first_ones_are_named(seed):
         (OncePerEpoch(2, 6), (5, 6)),
         (Explicit([[0], [1], [2, 5], [3, 6]], 12), (2, 5)),
     ):
-        gram = BandedGram.of_rows(nudged(bands, seed))
+        gram = BandedGram.from_rows(nudged(bands, seed))
         assert banded_bound(gram, scheme).pattern == pattern
 
 

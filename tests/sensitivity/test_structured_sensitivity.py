@@ -16,8 +16,7 @@ from scipy.linalg import toeplitz
 
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.sensitivity.banded_bounds import BandedGram, Coefficients, banded_bound, toeplitz_bound
-from mfdl.sensitivity.encoder_bounds import structured_bound
+from mfdl.sensitivity.encoder_bounds import BandedGram, Coefficients, banded_bound, structured_bound, toeplitz_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum, signed_sum_over_patterns
 from mfdl.testing.strategies import ALL_SCHEMES
@@ -50,7 +49,7 @@ def structured(draw):
     w = draw(st.integers(1, T))
     bands = draw(numbers(T * w, sign)).reshape(T, w)
     C = sum(np.diag(bands[j:, j], -j) for j in range(w))
-    return C, partial(banded_bound, BandedGram.of_rows(bands)), scheme
+    return C, partial(banded_bound, BandedGram.from_rows(bands)), scheme
 
 
 def listed(scheme):
@@ -101,14 +100,14 @@ def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
     C = sum(np.diag(bands[j:, j], -j) for j in range(w))
     scheme = MinSeparation(T, T, b)
     truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(scheme))
-    bounded = banded_bound(BandedGram.of_rows(bands), scheme)
+    bounded = banded_bound(BandedGram.from_rows(bands), scheme)
     assert_allclose([bounded.upper, bounded.lower], truth, rtol=1e-12)
     once = OncePerEpoch(-(-T // b), b)
     grown = np.pad(bands, ((0, once.num_steps - T), (0, 0)))
     if not (w > b + 1):  # links reach the epoch before alone
         C = np.pad(C, (0, once.num_steps - T))
         truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(once)) if once.num_patterns < 300 else None
-        bounded = banded_bound(BandedGram.of_rows(grown), once)
+        bounded = banded_bound(BandedGram.from_rows(grown), once)
         if truth is not None:
             assert_allclose(bounded.upper, truth, rtol=1e-12)
 
@@ -119,7 +118,7 @@ def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k)
     diagonal = data.draw(numbers(T, HALVES.map(abs)))
     scheme = MinSeparation(T, k, b)
     truth = max((diagonal[p] ** 2).sum() for p in scheme.patterns())
-    bounded = banded_bound(BandedGram.of_rows(diagonal[:, None]), scheme)
+    bounded = banded_bound(BandedGram.from_rows(diagonal[:, None]), scheme)
     assert truth <= bounded.upper <= truth * (1 + 1e-5) + 1e-9
 
 
@@ -161,7 +160,7 @@ def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
         first[start:] += c[: T - start]
     assert_allclose(bounded.upper, first @ first, rtol=1e-9)
     bands = np.broadcast_to(0.5 ** np.arange(20), (T, 20))
-    assert_allclose(banded_bound(BandedGram.of_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
+    assert_allclose(banded_bound(BandedGram.from_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
 
 
 @examples(60)
@@ -312,8 +311,11 @@ def test_rules_of_bands_and_coefficients_alone_are_never_too_low(data, T, k):
     bands, series = bands_of(data.draw, T, entries), series_of(data.draw, T, entries)
     padded = np.pad(series, (0, T - len(series)))
     for C, bounded in (
-        (lower_triangular(bands), banded_bound(BandedGram.of_rows(bands), scheme)),
-        (lower_triangular(np.tile(series, (T, 1))), banded_bound(BandedGram.of_rows(np.tile(series, (T, 1))), scheme)),
+        (lower_triangular(bands), banded_bound(BandedGram.from_rows(bands), scheme)),
+        (
+            lower_triangular(np.tile(series, (T, 1))),
+            banded_bound(BandedGram.from_rows(np.tile(series, (T, 1))), scheme),
+        ),
         (lower_triangular(np.tile(series, (T, 1))), toeplitz_bound(Coefficients(padded, np.zeros(T)), scheme)),
     ):
         attained = signed_sum_over_patterns(C.T @ C, patterns)
@@ -329,7 +331,7 @@ def test_few_uses_are_counted_and_not_priced(data, T, k, separation):
     bands = bands if k <= 2 else bands[:, : 2 * b]
     scheme, C = MinSeparation(T, k, b), lower_triangular(bands)
     truth = signed_sum_over_patterns(C.T @ C, [tuple(p) for p in scheme.patterns()])
-    bounded = banded_bound(BandedGram.of_rows(bands), scheme)
+    bounded = banded_bound(BandedGram.from_rows(bands), scheme)
     assert_allclose([bounded.upper, bounded.lower], truth, rtol=1e-12)
     assert bounded.upper >= truth
     assert bounded.exact

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mfdl import check
 from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
-from mfdl.privacy.exact_arithmetic import MAX_ENTRIES, independent_rows, meant, range_of
+from mfdl.privacy.exact_arithmetic import MAX_ENTRIES, independent_rows, meant, rank_and_outside
 
 from ..facts import errata
 from ..published import NON_ADAPTIVE, PublishedBound
@@ -132,7 +132,7 @@ def reduce_view(A: Any, B: Any) -> ReducedView:
         raise InvalidInput(f"A and B must have at most {MAX_ENTRIES} entries together here; ask about fewer steps.")
     fractions = meant(signal, noise)
     rows = independent_rows(noise, fractions)
-    _, outside = range_of(noise, signal, fractions)
+    _, outside = rank_and_outside(noise, signal, fractions)
     if outside.any():
         raise InvalidInput(
             f"A must lie in the range of B, got column {int(outside.argmax())} outside of it: some combination of rows "

@@ -18,7 +18,7 @@ row of [M_G M_Z] lies in the span of the rows of [A B] seen before, plus unit ro
 seen before the last gradient in it is taken.
 
 The test is run on the maps, never inferred from a name: first where they have entries (`workloads.flow`), then, for
-users, the recursions of the nodes, then, for small views, exact ranks (`exact_arithmetic`). A larger view that
+users, the recursions of the nodes, then, for small views, exact ranks (`row_spaces`). A larger view that
 fails the first two is called not adaptive, which is the safe side.
 """
 
@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from ...participation import Participation
 from ...trust.view import AlgorithmView, View
-from ..exact_arithmetic import spans_models
 from ..forms.known_states import states_are_multiples
 from ..forms.node_recursions import recursions
+from ..row_spaces import spans_models
 
 
 def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:

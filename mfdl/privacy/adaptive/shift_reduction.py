@@ -1,7 +1,5 @@
 """Shift reduction: a privacy bound with hidden messages that holds for adaptively chosen gradients.
 
-In: a `ShiftProblem`, arrays that say which node mixes with which, what is seen, where noise enters. Out: mu^2 per
-victim and pattern, for record shift 1 and noise standard deviation 1.
 Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notation.md`, and per round r and node j
 
     s_j(r)  bound on how far the two neighbouring runs differ in j's model before round r,
@@ -9,18 +7,12 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
     a_j(r)  the part that j's noise absorbs,    r_j(r) = d_j(r) - a_j(r)  the part that j's message still carries,
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
-what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
-The program and that recomputation are in `shift_problem`, the method that searches for good shifts is below.
+what is returned is recomputed from a repaired point, rounded up (`System.repaired`). The first-order method here only
+decides where to go next and when to stop.
 
-`shift_problem` turns an algorithm and a trust model into a `ShiftProblem` within the conditions of the proof: hidden
-messages with adaptive gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise
-of any encoder, public step sizes, any set of seen messages, released models. Everything else is refused by name.
-
-The first-order method of shift reduction. Nothing in this file can make a bound too small.
-
-In: a `System`, which holds the recursion and its masks, and the sources of the victims. Out: the
-best point met, with the value that `System.repaired` computes for it, rounded up. Steps, prices and dual values, which
-are here, only decide where to go next and when to stop.
+`shift_problem` turns a view into a `ShiftProblem` within the conditions of the proof: hidden messages with adaptive
+gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise of any encoder, public
+step sizes, any set of seen messages, released models. Everything else is refused by name.
 """
 
 from __future__ import annotations
@@ -41,8 +33,7 @@ from ...noise import CausalNoise
 from ...trust.view import AlgorithmView, View
 from ..forms.base import gradients_enter, is_plain_gossip
 from ..forms.separable import SINGULAR, injected_inflation
-from .repeated_rounds import ShortRun
-from .shift_problem import BoolArray, Repaired, ShiftProblem, System, products
+from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, products
 
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
@@ -56,10 +47,10 @@ class ShiftBound:
 
     Attributes:
         sensitivity_squared: (V, P) mu^2, never below the true value under the conditions of the theorem; may be inf.
-        lower_estimate: (V, P) value of a dual feasible point: no choice of shifts goes lower, up to rounding. It says
-            how far the solver got; it is no lower bound on the privacy loss.
+        lower_estimate: (V, P) value of a dual feasible point: no choice of shifts goes lower, up to rounding. It is no
+            lower bound on the privacy loss.
         iterations: the largest number of iterations used by a group of victims.
-        shifts: (V, P, R, n) the r that attains `sensitivity_squared`, if asked for.
+        shifts: (V, P, R, n) the r that attains `sensitivity_squared`, if `return_shifts`.
     """
 
     sensitivity_squared: FloatArray
@@ -96,21 +87,18 @@ def solve(
     correlated in time, and holds by itself otherwise.
 
     Args:
-        victims: node indices.
         patterns: for each pattern the steps in which the record takes part.
         iterations: most iterations per group of columns; 0 returns the value in which every noisy node absorbs all.
         tolerance: columns whose relative gap is at most this are finished; default 1e-9, and 1e-6 for noise correlated
             in time.
         return_shifts: also return the point; V P R n numbers.
 
-    Guarantees:
-        Never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired point
-        with directed rounding. inf where a difference would be seen without noise.
-    Raises:
-        InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
+    Guarantees: never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired
+        point with directed rounding. inf where a difference would be seen without noise.
+    Raises: InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
     Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
         hundreds, as dense products); a run that repeats itself takes its iterations at the length of three periods
-        (`repeated_rounds`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
+        (`ShortRun`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
     tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)
@@ -120,13 +108,13 @@ def solve(
 
 
 def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: Any) -> float:
-    """mu^2 of one choice of shifts after repair: a valid bound for any array whatever.
+    """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array whatever.
 
-    The shifts are clipped to [0, d], set to 0 where zero is required and to d where a node has no noise; the recursion
-    is run forward in the order of the rounds and rounded up. inf where a difference is seen without noise.
-
-    Args:
-        shifts: (R, n) proposed r; entries that are not numbers count as 0.
+    The shifts are clipped to [0, d], set to 0 where zero is required or they are no numbers, and to d where a node has
+    no
+    noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
+    without
+    noise.
     """
     system = System(problem)
     column = _columns(problem, [victim], [pattern])
@@ -173,7 +161,7 @@ def _solve(
 def _columns(
     problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """(victim, steps) of every column, victims first."""
+    """(victim, steps), victims first."""
     nodes = [check.integer_at_least(0, victim=u) for u in victims]
     if any(u >= problem.num_nodes for u in nodes):
         raise InvalidInput(f"victim must be a node index below {problem.num_nodes}, got {max(nodes)}.")
@@ -255,13 +243,13 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
-        noise_gram=None if noise.fresh else _gram_of(noise),
+        noise_gram=None if noise.fresh else _local_gram(noise),
         noise_weights=weights,
         present=present,
     )
 
 
-def _gram_of(noise: CausalNoise) -> FloatArray:
+def _local_gram(noise: CausalNoise) -> FloatArray:
     """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
 
     That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
@@ -299,8 +287,8 @@ class ShiftMinimum:
 def _minimum(
     system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
 ) -> ShiftMinimum:
-    """Of a run that repeats itself from where a short one ends."""
-    short, start = ShortRun.of(system.problem, columns) if iterations else None, None
+    """The minimum of a run; one that repeats itself starts from where a short one ends."""
+    short, start = ShortRun.from_problem(system.problem, columns) if iterations else None, None
     if short is not None:
         alike = System(short.problem)
         ends = minimise(alike, alike.sources(short.columns), min(iterations, SINGLE_ITERATIONS), tolerance / 4)

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .balls_in_bins import BallsInBinsGaussian, correlations
-    from .base import UP, PrivacyCurve
+    from .base import UP, PrivacyCurve, curve_from_dict, curve_to_dict
     from .bin_chain import BinChain
     from .chain_fit import chain_above
     from .composed import Composed, Gaussian
-    from .least import LeastCurve
     from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
     from .poisson_gaussian import PoissonGaussian
-    from .product import ProductGaussian
-    from .stored_curves import curve_from_dict, curve_to_dict
+    from .product import LeastCurve, ProductGaussian
 
 __all__ = [
     "UP",

@@ -1,18 +1,13 @@
 """Privacy loss of noise correlated in time under balls-in-bins, each record in one secret bin: certified upper bounds.
 
-In: a noise multiplier, the numbers of M = (|C| E)^T (|C| E) that count, an adjacency. Out: epsilon at delta, delta at
-epsilon, and the privacy loss distribution that they are read off. docs/balls_in_bins_theorem.md proves that a
-decentralized algorithm is dominated by the pair of M, and that each step here is an upper bound; M comes from
-`mfdl.privacy.bin_gram`. Three kinds of bounds are computed, and the least of all of them holds.
+docs/balls_in_bins_theorem.md proves that a decentralized algorithm is dominated by the pair of M = (|C| E)^T (|C| E)
+(`mfdl.privacy.bin_gram`), and that each step here is an upper bound. The least of three kinds of bounds holds.
 
-Hull (`Hull`): with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
+Hull: with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
 Stride: the hull of every b'-th part of the bins, for the worst of its shifts.
 Chain (`bin_chain`): a matrix at least M that follows its entries, a common part and a Gauss-Markov chain.
 
-Hull of balls-in-bins: bins of equal weight, any two of them with the same correlation.
-
-In: a noise multiplier, bins, their correlation rho, an adjacency. Out: epsilon at delta, delta at epsilon and the
-privacy loss distribution, never below the true ones. The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
+The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
 sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b. Without
 correlation only the random allocation is left, and its atoms answer; otherwise the privacy loss distributions of both
 compose, that of random allocation by connecting the dots of its curves.
@@ -35,7 +30,7 @@ from .. import gaussian
 from . import random_allocation
 from .base import UP, Pass, least_multiplier, public_mu
 from .bin_chain import BinChain
-from .composed import FINEST, SLACK, LossCurve, delta_of, epsilon_of, gaussian_losses, tail_of
+from .composed import FINEST, SLACK, LossCurve, certified_delta, certified_epsilon, gaussian_losses, law_tail
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -93,14 +88,12 @@ class BallsInBinsGaussian(LossCurve):
             object.__setattr__(self, name, value)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
         least = min(self.public_epsilon(delta), *(hull.epsilon(delta) for hull in self._hulls))
         if self.chain is not None and self.fits:
             least = self.chain.epsilon(self.noise_multiplier, self.adjacency, check.open_unit(delta=delta), least)
         return least
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
@@ -111,36 +104,23 @@ class BallsInBinsGaussian(LossCurve):
 
     @property
     def public_mu(self) -> float:
-        """Of the same noise with public bins."""
         return public_mu(self.adjacency, self.noise_multiplier)
 
     @property
     def _hulls(self) -> tuple[Hull, ...]:
-        """Of all bins, and of evenly spread parts of them."""
         return tuple(Hull(self.noise_multiplier, count, rho, self.adjacency) for count, rho in self.correlations)
 
     def tight(self, delta: float) -> bool:
         """Whether epsilon at this delta is at most 2 % (and 1e-3) above the exact one where all M_rr are equal.
 
-        It is where up to `MOST_TIGHT` bins are not correlated; else the hull and the strides are upper bounds of no
-        stated precision.
+        True for up to `MOST_TIGHT` uncorrelated bins; else the bounds have no stated precision.
         """
         if self.bins == 1:
             return True
         return self.bins <= MOST_TIGHT and self._hulls[0].direct and delta >= LEAST_DELTA
 
-    def at(self, noise_multiplier: float) -> BallsInBinsGaussian:
-        """The same bins at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to `PRECISION`, at which these bins certify (epsilon, delta): never less.
-
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
-        Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute.
-        """
-        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-        require_known("by", by, ("tightest",))
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute."""
         least = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta) * UP
         for count, rho in self.correlations:
             least = Hull(least, count, rho, self.adjacency).least_multiplier(epsilon, delta)
@@ -152,31 +132,24 @@ class BallsInBinsGaussian(LossCurve):
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
         return self._hulls[0].fits
 
     @property
     def interval(self) -> float:
-        """Discretization of the losses: a small part of their standard deviation."""
         return min(hull.interval for hull in self._hulls)
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of the bound that is least at this delta: for composition.
-
-        Args: interval: its discretization; default that of the hull.
-        """
         if not self.fits:
             least = least_noise(self.adjacency)
             raise InvalidInput(
                 f"noise_multiplier must be >= {least} to compose, and <= {WEAKEST:g}, got {self.noise_multiplier:g}."
             )
         best = min(self._hulls, key=lambda hull: hull.epsilon(delta))  # bound
-        return best.losses(tail_of(check.open_unit(delta=delta)), interval)
+        return best.losses(law_tail(check.open_unit(delta=delta)), interval)
 
     # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: how close it is, and what the same noise gives where bins are public."""
         precision = (
             "at most 2 % above the exact value if all bins weigh the same"
             if self.tight(delta)
@@ -185,7 +158,6 @@ class BallsInBinsGaussian(LossCurve):
         return f"{precision}; the same noise with public bins has epsilon = {rounded_up(self.public_epsilon(delta), 4)}"
 
     def facts(self, delta: float) -> dict[str, Any]:
-        """Whether epsilon at this delta is close to the exact one."""
         return {"tight_for_equal_bins": self.tight(delta)}
 
 
@@ -245,7 +217,7 @@ class Hull:
             most = self._public_epsilon(delta)
             bounds.append(random_allocation.epsilon_at(self._shifts[1], self.bins, self._doubled, delta, most))
         if self._composes and delta > 2 * SLACK:
-            bounds.append(epsilon_of(self.losses(tail_of(delta)), delta - SLACK))
+            bounds.append(certified_epsilon(self.losses(law_tail(delta)), delta - SLACK))
         return min(bounds)
 
     def delta(self, epsilon: float) -> float:
@@ -254,23 +226,22 @@ class Hull:
         if self.direct and epsilon <= self._public_epsilon(LEAST_DELTA):
             bounds.append(random_allocation.delta_at(self._shifts[1], self.bins, self._doubled, epsilon))
         if self._composes:
-            bounds.append(delta_of(self.losses(FINEST), epsilon) + SLACK)
+            bounds.append(certified_delta(self.losses(FINEST), epsilon) + SLACK)
         return min(bounds)
 
     def least_multiplier(self, epsilon: float, delta: float) -> float:
-        """The least noise multiplier, to `PRECISION`, below its own at which (epsilon, delta) is certified, or its own.
+        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified, at most its own.
 
         Its own multiplier must meet the target with public bins.
         """
         return _least(self, epsilon, delta)
 
     def losses(self, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution, up to tails of this mass; for an interval of its own, default `interval`."""
+        """The privacy loss distribution, up to tails of this mass."""
         return _composed(*self._shifts, self.bins, self._doubled, interval or self.interval, tail)
 
     @property
     def interval(self) -> float:
-        """Discretization of the losses: a small part of their standard deviation."""
         common, apart = self._shifts
         spread = math.hypot(common, math.sqrt(math.expm1(min(apart * apart, 3.0)) / self.bins))
         fine = spread / (25 if self._doubled else 100)
@@ -283,7 +254,7 @@ class Hull:
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
+        """Whether float64 holds the laws of balls-in-bins at this noise."""
         return least_noise(self.adjacency) <= self.noise_multiplier <= WEAKEST
 
     @property
@@ -297,7 +268,7 @@ class Hull:
 
     @property
     def _shifts(self) -> tuple[float, float]:
-        """Of all bins together and of each, over the std of the noise."""
+        """Shifts of all bins together and of each, over the std of the noise."""
         rho = max(self.rho, FAINT) if self.rho else 0.0  # M may be raised, and its grid cannot hold less
         return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
 
@@ -323,8 +294,8 @@ def _least(hull: Hull, epsilon: float, delta: float) -> float:
             return math.log(max(tried.epsilon(delta), 1e-12) / epsilon)
         if not tried.fits:
             return math.inf
-        losses = tried.losses(tail_of(delta), coarse * tried.interval)
-        return math.log(max(epsilon_of(losses, delta - SLACK), 1e-12) / epsilon)
+        losses = tried.losses(law_tail(delta), coarse * tried.interval)
+        return math.log(max(certified_epsilon(losses, delta - SLACK), 1e-12) / epsilon)
 
     precision = PRECISION if hull.adjacency != "replace-one" else 10 * PRECISION
     return least_multiplier(excess, hull.noise_multiplier, (Pass(4, 1.4, 0.02), Pass(1, 1.01, precision)))
@@ -337,7 +308,6 @@ def _least(hull: Hull, epsilon: float, delta: float) -> float:
 def _composed(
     common: float, apart: float, bins: int, doubled: bool, interval: float, tail: float
 ) -> PrivacyLossDistribution:
-    """Of the product pair."""
     parts = []
     if common:
         shift = (2 if doubled else 1) * common
@@ -348,7 +318,7 @@ def _composed(
 
 
 def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: float) -> PrivacyLossDistribution:
-    """Of random allocation, by connecting the dots of its curves."""
+    """Random allocation, by connecting the dots of its curves."""
     from dp_accounting.pld import privacy_loss_distribution
 
     whole = (2 if doubled else 1) * shift

@@ -1,20 +1,16 @@
 """What a privacy curve is, and the search for the least noise at which it meets a target.
 
-A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth. It is a theorem
-with its numbers filled in: a multiplier of the noise, and what the participation adds. It knows neither trust models
-nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
+A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth. It knows neither
+trust models nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
 
-The search finds the root of a decreasing function of the noise multiplier, from above. In: an excess, the logarithm of
-the privacy loss at a noise multiplier over the target, and a multiplier that is known to meet the target. Out: a
-multiplier at which the excess was computed and is at most 0, so the target is never missed; where the excess decreases,
-the least such multiplier is below it by at most the precision of the last pass.
+The search finds the root of the excess, the logarithm of the privacy loss at a noise multiplier over the target, from
+above: a multiplier at which the excess was computed and is at most 0, so the target is never missed; where the excess
+decreases, the least such multiplier is below it by at most the precision of the last pass.
 
-The trade-off between both errors of an attacker who decides which of two adjacent data sets was used.
-
-In: delta at epsilon, in both directions. Out: the largest true positive rate at a false positive rate. For every
-epsilon >= 0 an attacker with false positive rate a has a true positive rate of at most delta + e^epsilon a, and of at
-most 1 - e^-epsilon (1 - a - delta); the least of all of them is the trade-off curve. A search looks at some epsilon,
-and each of them is a bound, so the search decides how close the number is, not whether it holds.
+The trade-off between both errors of an attacker who decides which of two adjacent data sets was used: for every epsilon
+>= 0 an attacker with false positive rate a has a true positive rate of at most delta + e^epsilon a, and of at most 1 -
+e^-epsilon (1 - a - delta); the least of all of them is the trade-off curve. A search looks at some epsilon, and each of
+them is a bound, so the search decides how close the number is, not whether it holds.
 
 Source: Dong, Roth, Su, arXiv:1905.02383, Proposition 6 (the dual of the trade-off curve).
 """
@@ -32,7 +28,8 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
-from ...errors import UnsupportedMechanism
+from ...errors import InvalidInput, UnsupportedMechanism
+from ...extensions import public
 from .. import gaussian
 
 if TYPE_CHECKING:
@@ -153,7 +150,6 @@ class PrivacyCurve(abc.ABC):
 
         It is 1 without noise. Cost: some thirty times that of `delta`.
         """
-
         rate = check.open_unit(false_positive_rate=false_positive_rate)
         return true_positive_rate(self.delta, rate)
 
@@ -167,7 +163,7 @@ class PrivacyCurve(abc.ABC):
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Upper bounds on the Renyi divergences of these orders >= 1, in both directions.
 
-        Of a curve that has no theorem of its own, those of the same noise with public batches, rounded up.
+        By default those of the same noise with public batches, rounded up.
         """
         return np.asarray(orders) * (self.public_mu * self.public_mu / 2 * UP)
 
@@ -203,7 +199,7 @@ class PrivacyCurve(abc.ABC):
         """
 
     def retried(self) -> Self:
-        """The curve for another try of calibration: itself, unless it is bounded by samples, which are drawn anew."""
+        """The curve for another try of calibration: itself, or with fresh samples."""
         return self
 
     # ---- composition -----------------------------------------------------------------------------------------
@@ -230,7 +226,7 @@ class PrivacyCurve(abc.ABC):
         return "exact" if self.bound == "exact" else "upper bound"
 
     def remark(self, delta: float) -> str:
-        """What is said beside epsilon at this delta; may be empty."""
+        """Words beside epsilon at this delta; may be empty."""
         return ""
 
     def facts(self, delta: float) -> dict[str, Any]:
@@ -243,10 +239,7 @@ class PrivacyCurve(abc.ABC):
 
 
 def public_mu(adjacency: str, noise_multiplier: float, uses: int = 1) -> float:
-    """mu of noise of this multiplier with public batches, rounded up; inf without noise.
-
-    Args: uses: how often a record counts.
-    """
+    """mu of noise of this multiplier with public batches and so many uses, rounded up; inf without noise."""
     if not noise_multiplier:
         return math.inf
     mu = gaussian.record_shift(adjacency, 1.0) * math.sqrt(uses) / noise_multiplier
@@ -297,7 +290,7 @@ def least_multiplier(excess: Excess, known: float, passes: Sequence[Pass]) -> fl
 
 
 def raised(number: float, misses: Callable[[float], bool], step: float = 2.0**-52) -> float:
-    """A noise that misses its target by little, by rounding for example, raised until it meets it.
+    """A noise that misses its target by rounding, for example, raised until it meets it.
 
     Args: step: relative, of the first increase; each later one is twice as large.
     """
@@ -307,7 +300,7 @@ def raised(number: float, misses: Callable[[float], bool], step: float = 2.0**-5
 
 
 def _crossing(excess: Excess, start: float, search: Pass, most: float) -> float:
-    """Where the excess of one pass is <= 0, at most `precision` above where it is not; inf where `most` misses."""
+    """A multiplier with excess <= 0, at most `precision` above one where it is not; inf where `most` misses."""
     good, under = start, excess(start, search.resolution)
     bad, over = good, under
     while not under <= 0:
@@ -333,3 +326,61 @@ def _crossing(excess: Excess, start: float, search: Pass, most: float) -> float:
             good, under = middle, value
             ratio = math.log(good / bad)
     return good
+
+
+# ---- curves as JSON objects, by their kind and their fields ---------------------------------------------------------
+
+KIND, CURVES = "kind", "mfdl.privacy.curves"
+KINDS = {
+    "gaussian": "Gaussian",
+    "poisson": "PoissonGaussian",
+    "balls-in-bins": "BallsInBinsGaussian",
+    "chain": "BinChain",
+    "monte-carlo": "MonteCarloCurve",
+    "samples": "MonteCarlo",
+    "composed": "Composed",
+    "product": "ProductGaussian",
+    "least": "LeastCurve",
+}
+"""What a file may hold, each of this package; a further curve is one more line here."""
+
+
+def curve_to_dict(curve: PrivacyCurve) -> dict[str, Any]:
+    """A JSON object; infinity is the text "inf"."""
+    packed = _packed(curve)
+    assert isinstance(packed, dict)
+    return packed
+
+
+def curve_from_dict(data: Any) -> PrivacyCurve:
+    """The inverse of `curve_to_dict`. Raises: InvalidInput: an unknown kind, other fields, or a number out of range."""
+    curve = _unpacked(data)
+    if not isinstance(curve, PrivacyCurve):
+        raise InvalidInput(f"curve must be a JSON object with a {KIND} of {', '.join(KINDS)}, got {data!r:.200}.")
+    return curve
+
+
+def _packed(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        kind = next((name for name, curve in KINDS.items() if type(value).__name__ == curve), None)
+        if kind is None:
+            raise InvalidInput(f"a {type(value).__name__} cannot be stored: the known curves are {', '.join(KINDS)}.")
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {KIND: kind, **{name: _packed(each) for name, each in fields.items()}}
+    if isinstance(value, tuple):
+        return [_packed(each) for each in value]
+    return "inf" if value == math.inf else value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.get(KIND) not in KINDS:
+            raise InvalidInput(f"{KIND} of a curve must be one of {', '.join(KINDS)}, got {value.get(KIND)!r}.")
+        fields = {name: _unpacked(each) for name, each in value.items() if name != KIND}
+        try:
+            return public(CURVES, KINDS[value[KIND]])(**fields)
+        except TypeError as error:
+            raise InvalidInput(f"a curve of {KIND} {value[KIND]!r} has other fields: {error}.") from None
+    if isinstance(value, list):
+        return tuple(_unpacked(each) for each in value)
+    return math.inf if value == "inf" else value

@@ -1,13 +1,8 @@
 """Balls-in-bins with correlation that decays, or ends, along the bins: epsilon, delta and the least noise, never below.
 
-In: a `BinChain` M' >= M in every entry (`chain_fit.chain_above` finds one), a noise multiplier, an adjacency. Out:
-hockey sticks of the pair of M', from the law of the sum of its likelihood ratios (below), on coarse grids where
-they suffice.
-
-Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
-
-In: M' = f f^T + T K T^T + diag(alone) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
-S - e^epsilon S', whose hockey sticks are never below the true ones.
+Hockey sticks of the pair of a `BinChain` M' = f f^T + T K T^T + diag(alone) >= M in every entry
+(`chain_fit.chain_above` finds one) come from atoms of the sum S of its likelihood ratios, or of S - e^epsilon S',
+larger in convex order.
 
 The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance alone_r > 0 independent over
 bins, z and the chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
@@ -90,7 +85,6 @@ class BinChain:
 
     @property
     def bins(self) -> int:
-        """b."""
         return len(self.shared)
 
     @functools.cached_property
@@ -111,7 +105,7 @@ class BinChain:
         T = self.mixing
         return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.alone))
 
-    def short_of(self, M: FloatArray) -> float:
+    def shortfall(self, M: FloatArray) -> float:
         """The least factor >= 1 that raises M' above M in every entry; inf where an entry of M' is zero below M."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(M > 0, M / self.gram, 0.0)
@@ -179,7 +173,6 @@ class BinChain:
         return min(1.0, (float(np.maximum(values, 0.0) @ law.mass) * (1 + MEANS) + law.cut) / self.bins)
 
     def times(self, factor: float) -> BinChain:
-        """M' times a factor."""
         return _times(self, factor)
 
 
@@ -265,7 +258,7 @@ class SumLaw:
 
 @functools.lru_cache(maxsize=64)
 def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
-    """Of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
+    """The law of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
 
     Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications; where states are
         carried, bins * (states of z) * (states of X)^2 * 2 sums^2.
@@ -358,7 +351,7 @@ class _Walk:
         nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
         half = self.gram[r, r] / 2
         values, grid = self._values(nodes, half), self._grid(r)
-        sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
+        sums = _Sums.from_grids(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
         moved = np.zeros((self.mass.shape[0], grid.size))
         order = np.argsort(at, kind="stable")  # exact: cells of the grid
         cells = np.split(order, np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)))
@@ -399,7 +392,7 @@ class _Walk:
         return law
 
     def _grid(self, r: int) -> FloatArray:
-        """Of the sum up to bin r: even near its mean, then even in its logarithm."""
+        """Grid of the sum up to bin r: even near its mean, then even in its logarithm."""
         so_far, count = np.minimum(self.gram[: r + 1, : r + 1], 50.0), self.points.sums
         std, mean, bottom = math.sqrt(float(np.expm1(so_far).sum())), float(r + 1), 0.0
         if self.lost:  # what is beyond the top is never below what is asked for
@@ -433,7 +426,7 @@ class _Sums:
     size: int
 
     @staticmethod
-    def of(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
+    def from_grids(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
         """Args: raised: relative, by how much sums are raised."""
         sums = before[:, None] + values
         if raised:
@@ -445,7 +438,7 @@ class _Sums:
         return _Sums(at + grid.size * np.arange(before.size)[:, None], right, excess, grid.size)
 
     def kernel(self, columns: slice, law: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
+        """Transitions for values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
         at, right = self.at[:, columns].ravel(), self.right[:, columns] * law
         size = len(self.at) * self.size
         kernel = np.bincount(at, (law - right).ravel(), size) + np.bincount(at + 1, right.ravel(), size)

@@ -63,7 +63,7 @@ def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
         if wider.excess(carried) < (1 - GAIN) * plain.excess(best):
             plain, best = wider, carried
     chain = plain.chain(best)
-    raised = chain.times(chain.short_of(M) * UP)
+    raised = chain.times(chain.shortfall(M) * UP)
     try:
         return BinChain(raised.shared, raised.spread, raised.links, raised.alone, raised.carried)
     except InvalidInput:  # a search that ended far below M; hull and strides are left
@@ -79,7 +79,7 @@ class _Search:
         self.off = ~np.eye(self.bins, dtype=bool)
 
     def best(self, start: FloatArray) -> FloatArray:
-        """The least sum of entries, above M."""
+        """The numbers with the least sum of entries, above M."""
         solution = scipy.optimize.minimize(
             self.sum, start, jac=self.slope, method="SLSQP", bounds=self.bounds(),
             constraints={"type": "ineq", "fun": self.above, "jac": self.slopes},
@@ -90,7 +90,7 @@ class _Search:
     def excess(self, x: FloatArray) -> float:
         """How far the sum of all entries is above that of M, relative; of a chain that is raised to be above M."""
         chain = self.chain(x)
-        return float(chain.gram.sum() * chain.short_of(self.M) / self.M.sum()) - 1
+        return float(chain.gram.sum() * chain.shortfall(self.M) / self.M.sum()) - 1
 
     def start(self, link: float | None) -> FloatArray:
         """The least entry is common; neighbours correlate as in M on average, at a given link if bins carry states."""
@@ -108,13 +108,11 @@ class _Search:
         return np.concatenate([shared, 0.8 * left, links, carried])
 
     def bounds(self) -> list[tuple[float, float]]:
-        """Of each number."""
         b = self.bins
         carried = [(0.0, 3.0)] * (b - 1) * self.carries
         return [(0.0, 3.0)] * b + [(0.02, 3.0)] * b + [(1e-3, 0.999)] * (b - 1) + carried
 
     def parts(self, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-        """f, u, c, T and K."""
         b = self.bins
         f, u, c, t = np.split(x, [b, 2 * b, 3 * b - 1])
         logs = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(c, 1e-6)))])
@@ -122,12 +120,11 @@ class _Search:
         return f, u, c, T, np.outer(u, u) * np.exp(-np.abs(logs[:, None] - logs))
 
     def entries(self, x: FloatArray) -> FloatArray:
-        """f f^T + T K T^T."""
         f, _, _, T, K = self.parts(x)
         return np.asarray(np.outer(f, f) + T @ K @ T.T)
 
     def sum(self, x: FloatArray) -> float:
-        """Of the entries above the diagonal."""
+        """Sum of the entries above the diagonal."""
         return float(self.entries(x)[self.rows, self.columns].sum())
 
     def above(self, x: FloatArray) -> FloatArray:
@@ -152,11 +149,9 @@ class _Search:
         return np.concatenate([*both[:2], across, *both[2:]])
 
     def slope(self, x: FloatArray) -> FloatArray:
-        """Of the sum."""
         return np.asarray(self.moved(x)[:, self.rows, self.columns].sum(axis=1))
 
     def slopes(self, x: FloatArray) -> FloatArray:
-        """Of what is to be >= 0."""
         moved, at = self.moved(x), np.arange(self.bins)
         return np.concatenate([moved[:, self.rows, self.columns].T, -moved[:, at, at].T])
 

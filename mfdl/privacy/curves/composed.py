@@ -1,6 +1,5 @@
 """Privacy loss of several runs together: privacy loss distributions, one direction after the other.
 
-In: curves of the runs, of secret sampling of any kind and of public batches. Out: epsilon at delta, delta at epsilon.
 Each run's pair dominates it in either direction, also where a run is chosen after those before it were seen, so the
 composition of the pairs dominates all of them; the larger of both directions is returned. Batches must be drawn anew:
 runs that share bins are one run, whose M is the sum of theirs (docs/balls_in_bins_theorem.md). Where delta is too small
@@ -16,7 +15,7 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -44,10 +43,11 @@ MOST_POINTS = 2.0**21
 class LossCurve(PrivacyCurve):
     """A certified curve of one run that has a privacy loss distribution in both directions.
 
-    Attributes: sampling_in_words: of which batches.
+    Attributes: sampling_in_words: of which batches; accountings: values of `by` in `least_multiplier`.
     """
 
     sampling_in_words: ClassVar[str]
+    accountings: ClassVar[tuple[str, ...]] = ("tightest",)
 
     @property
     @abc.abstractmethod
@@ -66,19 +66,29 @@ class LossCurve(PrivacyCurve):
 
     @property
     def slack(self) -> float:
-        """Of delta: what floating point may do to its privacy loss distribution when it is composed."""
+        """Error of delta by floating point in its privacy loss distribution when it is composed."""
         return SLACK
 
     @abc.abstractmethod
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
 
+    def at(self, noise_multiplier: float) -> Self:
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[call-arg]
+
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
+        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+        require_known("by", by, self.accountings)
+        return self._least_multiplier(epsilon, delta, by)
+
+    @abc.abstractmethod
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """`least_multiplier` of checked arguments."""
+
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """Itself."""
         return (self,)
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Their privacy loss distributions compose, one direction after the other; batches must be drawn anew."""
         return Composed((self, *other.certified_runs()))
 
 
@@ -107,125 +117,108 @@ class Composed(PrivacyCurve):
         if not all(isinstance(curve, LossCurve | Gaussian) for curve in curves):
             raise InvalidInput("curves must be certified ones of single runs: bounds by samples do not compose.")
         object.__setattr__(self, "curves", curves)
-        if not self.secret:
+        if not self.secret_runs:
             raise InvalidInput("curves must have at least one with secret sampling; Gaussian curves compose by mu.")
         require_same_adjacency(*curves)
-        object.__setattr__(self, "curves", (*self.secret, *self.public))  # their order does not matter
+        object.__setattr__(self, "curves", (*self.secret_runs, *self.public_runs))  # their order does not matter
 
     # ---- its runs ------------------------------------------------------------------------------------------
 
     @property
-    def secret(self) -> tuple[LossCurve, ...]:
-        """Those with secret sampling."""
+    def secret_runs(self) -> tuple[LossCurve, ...]:
         return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
 
     @property
-    def public(self) -> tuple[Gaussian, ...]:
-        """Those with public batches."""
+    def public_runs(self) -> tuple[Gaussian, ...]:
         return tuple(curve for curve in self.curves if isinstance(curve, Gaussian))
 
     @property
     def runs(self) -> int:
-        """How many runs, those with public batches counted."""
         return sum(curve.runs for curve in self.curves)
 
     @property
     def adjacency(self) -> str:
-        """That of every run."""
         return self.curves[0].adjacency
 
     @property
     def noise_multiplier(self) -> float:
-        """The least one of runs with secret sampling."""
-        return min(curve.noise_multiplier for curve in self.secret)
+        """The least of the runs with secret sampling."""
+        return min(curve.noise_multiplier for curve in self.secret_runs)
 
     @property
     def other_mu(self) -> float:
-        """Of all runs with public batches together."""
-        return gaussian.compose([curve.mu for curve in self.public])
+        """mu of all runs with public batches together."""
+        return gaussian.compose([curve.mu for curve in self.public_runs])
 
     @property
     def public_mu(self) -> float:
-        """Of all runs together if all batches were public: secrecy never costs."""
-        return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret)])
+        return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret_runs)])
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
         public, slack = self.public_epsilon(delta), self._slack
         if math.isinf(public):
             return public
         public = min(public, self.renyi_epsilon(delta))
         losses = _composed(self, delta) if delta > 2 * slack and self._fits else None
-        return public if losses is None else min(public, epsilon_of(losses, delta - slack))
+        return public if losses is None else min(public, certified_epsilon(losses, delta - slack))
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         public = self.public_delta(epsilon)
         losses = _composed(self, FINEST) if self._fits and math.isfinite(self.other_mu) else None
-        return public if losses is None else min(public, delta_of(losses, epsilon) + self._slack)
+        return public if losses is None else min(public, certified_delta(losses, epsilon) + self._slack)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
-        """Sums of those of the runs, upper bounds; infinite where a run has none."""
         return np.asarray(UP * sum(run.renyi_divergences(orders) for run in self.curves))
 
     def at(self, noise_multiplier: float) -> NoReturn:
-        """Refused: each run has a noise of its own."""
         raise _without_one_noise()
 
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> NoReturn:
-        """Refused: each run has a noise of its own."""
         raise _without_one_noise()
 
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """The runs."""
         return self.curves
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """These runs, then more."""
         return Composed((*self.curves, *other.certified_runs()))
 
     # ---- words and files -----------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: what was composed."""
         public = f", and runs of mu {rounded_up(self.other_mu, 4)} with public batches" if self.other_mu else ""
-        count = f"{len(self.secret)} runs" if len(self.secret) > 1 else "1 run"
-        each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret)
-        kinds = " and ".join(dict.fromkeys(run.sampling_in_words for run in self.secret))
+        count = f"{len(self.secret_runs)} runs" if len(self.secret_runs) > 1 else "1 run"
+        each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret_runs)
+        kinds = " and ".join(dict.fromkeys(run.sampling_in_words for run in self.secret_runs))
         return (
             f"composed of {count} with {kinds}, drawn anew for each (epsilon {each}){public}, by their "
             f"privacy loss distributions; with public batches {rounded_up(self.public_epsilon(delta), 4)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The runs with secret sampling, and mu of those with public batches."""
         return {
-            "runs": [run.to_dict() for run in self.secret],
-            "public": [json_value(run.mu) for run in self.public],
-            "public_runs": sum(run.runs for run in self.public),
+            "runs": [run.to_dict() for run in self.secret_runs],
+            "public": [json_value(run.mu) for run in self.public_runs],
+            "public_runs": sum(run.runs for run in self.public_runs),
         }
 
     @property
     def _fits(self) -> bool:
-        return all(run.fits for run in self.secret)
+        return all(run.fits for run in self.secret_runs)
 
     @property
     def _slack(self) -> float:
-        return sum(run.slack for run in self.secret) + SLACK * sum(run.runs for run in self.public)
+        return sum(run.slack for run in self.secret_runs) + SLACK * sum(run.runs for run in self.public_runs)
 
     @property
     def _interval(self) -> float:
-        """Discretization that is small against the losses of all runs, and fine enough for runs of many steps.
-
-        That of the run that loses most; finer where a run has many steps, as far as memory allows.
-        """
+        """Discretization of the run that loses most; finer where a run has many steps, as far as memory allows."""
         largest = max(
-            [*(run.interval for run in self.secret), *([interval_of(self.other_mu)] if self.other_mu else [])]
+            [*(run.interval for run in self.secret_runs), *([loss_interval(self.other_mu)] if self.other_mu else [])]
         )
         affordable = self.public_mu * (self.public_mu + 20) / MOST_POINTS
-        return min(largest, max(affordable, min(run.coarsest for run in self.secret)))
+        return min(largest, max(affordable, min(run.coarsest for run in self.secret_runs)))
 
 
 def _without_one_noise() -> UnsupportedMechanism:
@@ -236,13 +229,12 @@ def _without_one_noise() -> UnsupportedMechanism:
 
 @functools.lru_cache(maxsize=32)
 def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
-    """Of all runs, in both directions: on the grid of the run that loses most, as pessimistic for the others.
-
-    None where dp-accounting cannot make it: then the other bounds stand.
+    """Losses of all runs on the grid of the run that loses most, pessimistic for the others; None where dp-accounting
+    fails.
     """
     try:
         interval = curve._interval
-        losses = [run.losses(delta, interval) for run in curve.secret]
+        losses = [run.losses(delta, interval) for run in curve.secret_runs]
         if curve.other_mu:
             losses.append(gaussian_losses(curve.other_mu * UP, interval))
         return functools.reduce(lambda a, b: a.compose(b), losses)
@@ -254,34 +246,34 @@ def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
 
 
 def gaussian_losses(mu: float, interval: float) -> PrivacyLossDistribution:
-    """Of mu-Gaussian DP, mu > 0."""
+    """Privacy loss distribution of mu-Gaussian DP, mu > 0."""
     from dp_accounting.pld import privacy_loss_distribution
 
     std = 1 / mu * (1 - 2.0**-50)
     return privacy_loss_distribution.from_gaussian_mechanism(std, value_discretization_interval=interval)
 
 
-def interval_of(mu: float) -> float:
+def loss_interval(mu: float) -> float:
     """Discretization for mu-Gaussian DP: a small part of the standard deviation of its losses."""
     return 2.0 ** round(math.log2(mu / 100))
 
 
-def delta_of(losses: PrivacyLossDistribution, epsilon: float) -> float:
-    """The larger of both directions; 1 where floating point cannot tell."""
+def certified_delta(losses: PrivacyLossDistribution, epsilon: float) -> float:
+    """The larger delta of both directions; 1 where floating point cannot tell."""
     with np.errstate(all="ignore"):
         delta = float(losses.get_delta_for_epsilon(epsilon))
     return 1.0 if math.isnan(delta) else min(1.0, max(0.0, delta))
 
 
-def epsilon_of(losses: PrivacyLossDistribution, delta: float) -> float:
-    """The larger of both directions; inf where there is none."""
+def certified_epsilon(losses: PrivacyLossDistribution, delta: float) -> float:
+    """The larger epsilon of both directions; inf where there is none."""
     epsilon, more = float(losses.get_epsilon_for_delta(delta)), 1e-12
-    while math.isfinite(epsilon) and not delta_of(losses, epsilon) <= delta:
+    while math.isfinite(epsilon) and not certified_delta(losses, epsilon) <= delta:
         epsilon, more = epsilon + more * (1 + epsilon), 2 * more
     return epsilon if math.isfinite(epsilon) else math.inf
 
 
-def tail_of(delta: float) -> float:
+def law_tail(delta: float) -> float:
     """Tail of a law, for an answer at this delta: it adds no more than the hundredth part."""
     return 10.0 ** math.floor(math.log10(delta) - 2)
 
@@ -332,19 +324,15 @@ class Gaussian(PrivacyCurve):
 
     @property
     def public_mu(self) -> float:
-        """mu itself: the batches are public."""
         return self.mu
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at this delta, rounded up; see `gaussian.epsilon_from_mu`."""
         return gaussian.epsilon_from_mu(self.mu, delta)
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at this epsilon, rounded up; see `gaussian.delta_from_mu`."""
         return gaussian.delta_from_mu(self.mu, epsilon)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
-        """order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`."""
         return np.array([gaussian.renyi_epsilon(self.mu, float(order)) for order in np.asarray(orders)])
 
     def dp_event(self) -> DpEvent:
@@ -357,22 +345,18 @@ class Gaussian(PrivacyCurve):
         return dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
 
     def at(self, noise_multiplier: float) -> Gaussian:
-        """mu at another noise multiplier, rounded up."""
         shift = gaussian.record_shift(self.adjacency, 1.0)
         return dataclasses.replace(self, mu=gaussian.mu_from_noise_std(1.0, shift, noise_multiplier))
 
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """record_shift / mu at the largest mu that (epsilon, delta) allows, rounded up."""
         require_known("by", by, ("tightest",))
         multiplier = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta)
         return raised(multiplier, lambda tried: self.at(tried).epsilon(delta) > epsilon)
 
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """Itself."""
         return (self,)
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """mu^2 adds up over Gaussian runs; with others, their privacy loss distributions compose."""
         if not isinstance(other, Gaussian):
             return other.composed_with(self)
         require_same_adjacency(self, other)
@@ -391,7 +375,7 @@ class Gaussian(PrivacyCurve):
 
 
 def require_same_adjacency(*curves: PrivacyCurve) -> None:
-    """Raises InvalidInput where curves of different adjacencies would be composed."""
+    """Raises: InvalidInput: curves of different adjacencies."""
     if len({curve.adjacency for curve in curves}) > 1:
         raise InvalidInput(
             f"privacy curves compose only for the same adjacency, got {[curve.adjacency for curve in curves]}."

@@ -63,8 +63,8 @@ class Pair:
     means: FloatArray
 
     @staticmethod
-    def of(M: FloatArray) -> Pair:
-        """Of M; its diagonal is raised until it is positive semidefinite.
+    def from_gram(M: FloatArray) -> Pair:
+        """The pair of M, its diagonal raised until it is positive semidefinite.
 
         Args: M: entries >= 0, shape (bins, bins). Raises: InvalidInput: its largest entry is out of range.
         """
@@ -84,7 +84,7 @@ class Pair:
         return np.asarray(self.gram.diagonal())
 
     def density(self, x: FloatArray, shift: tuple[float, float]) -> FloatArray:
-        """Of one part of a mixture over Q, at samples with x_r = <m_r, z>, shape (samples,)."""
+        """Density of one part of a mixture over Q, at samples with x_r = <m_r, z>, shape (samples,)."""
         t, c = shift
         along = t * (c * x.mean(axis=1, keepdims=True) + ((1 - c) * x if c < 1 else 0.0))
         common = self.gram.mean(axis=1)
@@ -93,7 +93,6 @@ class Pair:
             return np.asarray(np.exp(along - t * t * norms / 2).mean(axis=1))
 
     def draws(self, direction: str, mixture: Mixture, count: int, rng: np.random.Generator) -> Draws:
-        """Samples of the mixture, in chunks."""
         size = len(self.gram)
         parts = np.array(mixture.shifts)
         chunks: list[tuple[FloatArray, ...]] = []
@@ -121,7 +120,7 @@ class Pair:
     # ---- range -------------------------------------------------------------------------------------------
 
     def bounded(self, direction: str, epsilon: float) -> tuple[float, float]:
-        """The part whose range is least."""
+        """The part (t, c) whose range is least."""
         d, common = float(self.squares.max()), float(self.gram.mean())
         if direction == "lost":
             return -max(0.0, (epsilon - float(self.squares.mean()) / 2) / common), 1.0
@@ -143,8 +142,8 @@ class Pair:
             return spread - epsilon * (t - 1) + (t - 1) * math.log(t - 1) - t * math.log(t)
         return spread + (1 - t) / 2 * (epsilon - d + math.log((t + 1) / (t - 1))) + math.log(2 / (t + 1))
 
-    def range_of(self, direction: str, mixture: Mixture, epsilon: float) -> float:
-        """A bound on X."""
+    def largest_value(self, direction: str, mixture: Mixture, epsilon: float) -> float:
+        """An upper bound on X."""
         each = (
             self.log_range(direction, shift, epsilon) - math.log(w)
             for w, shift in zip(mixture.weights, mixture.shifts, strict=True)
@@ -155,7 +154,7 @@ class Pair:
     # ---- mixtures ----------------------------------------------------------------------------------------
 
     def mixture(self, direction: str, epsilon: float, count: int, failure: float, rng: np.random.Generator) -> Mixture:
-        """One that makes the bound small at this epsilon, chosen by samples that are used for nothing else.
+        """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else.
 
         Raises: InvalidInput: an epsilon beyond `LARGEST_EPSILON`.
         """
@@ -197,7 +196,7 @@ class Pair:
             )
             with np.errstate(all="ignore"):
                 second = float((squares / (mixed @ densities)).sum()) / PILOT
-            bound = _bernstein(0.0, second, self.range_of(direction, weighted, epsilon), count, failure)
+            bound = _bernstein(0.0, second, self.largest_value(direction, weighted, epsilon), count, failure)
             if best is None or bound < best[0]:
                 best = bound, weighted
         assert best is not None
@@ -263,7 +262,7 @@ def _bernstein(mean: float, second: float, range_: float, count: int, failure: f
 
 
 def _least(short: Callable[[float], float]) -> float:
-    """Where a falling function is 0, at least 0; about 1e6 where it nowhere is."""
+    """The zero of a falling function, at least 0; about 1e6 if it has none."""
     if short(0.0) <= 0:
         return 0.0
     high = 1.0

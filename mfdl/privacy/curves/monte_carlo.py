@@ -1,7 +1,7 @@
 """The privacy loss of balls-in-bins by samples: confidence bounds, closer than the certified ones for unequal bins.
 
-In: M whole, not its largest entries alone, and a number of samples. Out: epsilon at delta and delta at epsilon that
-hold except with a stated probability over the samples; the certified bound stands where it is smaller. One direction
+From M whole, epsilon at delta and delta at epsilon that hold except with a stated probability over the samples; the
+certified bound stands where it is smaller. One direction
 after the other, each with half the probability. What is calibrated is chosen by samples of its own and stated by fresh
 ones: of try k = 0, 1, ... with 2^-(k + 1) of the failure probability, so that all tries together have no more.
 """
@@ -90,17 +90,14 @@ class MonteCarloCurve(PrivacyCurve):
 
     @property
     def adjacency(self) -> str:
-        """That of the certified curve."""
         return self.certified.adjacency
 
     @property
     def noise_multiplier(self) -> float:
-        """That of the certified curve."""
         return self.certified.noise_multiplier
 
     @property
     def public_mu(self) -> float:
-        """Of the same noise with public bins."""
         return self.certified.public_mu
 
     def epsilon(self, delta: float) -> float:
@@ -111,52 +108,43 @@ class MonteCarloCurve(PrivacyCurve):
         return min(certified, max((self._direction(way, delta) for way in self._ways), default=0.0))
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon, below the true one with probability at most the failure stated."""
         certified = self.certified.delta(epsilon)
         if not self.certified.fits or epsilon > LARGEST_EPSILON or certified < LEAST_DELTA:
             return certified
         return min(certified, max(self._upper(way, epsilon, epsilon) for way in self._ways))
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """What is certified: samples bound one delta that is asked for, not the least of many."""
+        """The certified one: samples bound one delta, not the least of many."""
         return self.certified.true_positive_rate(false_positive_rate)
 
     def at(self, noise_multiplier: float) -> MonteCarloCurve:
-        """The same samples at another noise multiplier."""
         return dataclasses.replace(self, certified=self.certified.at(noise_multiplier))
 
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to about `PRECISION`, at which samples of its own certify (epsilon, delta).
-
-        Raises: as `BallsInBinsGaussian`. Cost: some ten evaluations of all samples.
-        """
+        """To about `PRECISION`, by samples of its own. Cost: some ten evaluations of all samples."""
         certified = self.certified.least_multiplier(epsilon, delta, by)
         if delta < LEAST_DELTA or epsilon > LARGEST_EPSILON:
             return certified
         return _least(self.at(certified), epsilon, delta)
 
     def retried(self) -> MonteCarloCurve:
-        """The same with fresh samples, and half the failure probability."""
+        """Fresh samples, and half the failure probability."""
         return dataclasses.replace(self, trial=self.trial + 1)
 
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """The certified curve: bounds by samples do not compose."""
         return (self.certified,)
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """What is certified of both."""
         return self.certified.composed_with(other)
 
     # ---- words and files -----------------------------------------------------------------------------------
 
     @property
     def bound_in_words(self) -> str:
-        """How many samples, and how sure they are."""
         drawn = f"Monte Carlo, {self.sampling.samples} samples, seed {self.sampling.seed}"
         return f"{drawn}: fails with probability at most {self.sampling.failure:g}"
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: how it was computed, and what is certified."""
         samples = self.sampling
         return (
             f"by Monte Carlo: except with probability {samples.failure:g} over {samples.samples} samples of seed "
@@ -165,11 +153,9 @@ class MonteCarloCurve(PrivacyCurve):
         )
 
     def facts(self, delta: float) -> dict[str, Any]:
-        """Those of the certified curve."""
         return self.certified.facts(delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """Fields of the certified curve, and the samples."""
         sampling = dataclasses.asdict(self.sampling)
         return {**self.certified.to_dict(), "gram": json_value(self.gram), "sampling": sampling, "trial": self.trial}
 
@@ -181,7 +167,7 @@ class MonteCarloCurve(PrivacyCurve):
 
     @property
     def _failure(self) -> float:
-        """Of one direction, in this trial."""
+        """Failure probability of one direction, in this trial."""
         return self.sampling.failure / len(self._ways) / 2 ** (self.trial + 1)
 
     def _direction(self, way: str, delta: float) -> float:
@@ -200,12 +186,12 @@ class MonteCarloCurve(PrivacyCurve):
         return high
 
     def _upper(self, way: str, epsilon: float, tuned_at: float) -> float:
-        """The bound at an epsilon of samples whose mixture was made for another one."""
+        """Bound at an epsilon by samples whose mixture was made for another one."""
         pair, mixture, draws = _draws(self, way, tuned_at)
-        return min(1.0, draws.upper(epsilon, pair.range_of(way, mixture, epsilon), self._failure))
+        return min(1.0, draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), self._failure))
 
     def _guess(self, way: str, delta: float) -> float:
-        """epsilon at delta by a pilot: where a mixture is made for."""
+        """epsilon at delta by a pilot, for which a mixture is made."""
         guess = self.certified.epsilon(delta)
         pair, rng = _pair(self), _generator(self, "guess")
         draws = pair.draws(way, pair.mixture(way, guess, 2**20, 1e-3, rng), 2**15, rng)
@@ -223,7 +209,7 @@ class MonteCarloCurve(PrivacyCurve):
             count = self.sampling.samples
             mixture = pair.mixture(way, epsilon, count, self._failure, rng)
             draws = pair.draws(way, mixture, min(count, SEARCH), rng)
-            worst = max(worst, draws.upper(epsilon, pair.range_of(way, mixture, epsilon), self._failure, count))
+            worst = max(worst, draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), self._failure, count))
         return math.log(max(worst, 1e-300) / delta)
 
 
@@ -243,7 +229,7 @@ def _generator(curve: MonteCarloCurve, purpose: str) -> np.random.Generator:
 
 
 def _pair(curve: MonteCarloCurve) -> Pair:
-    return Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
+    return Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,7 +1,6 @@
 """What the Poisson-sampled Gaussian loses over T steps, as (epsilon, delta): the least of three upper bounds.
 
-In: a noise multiplier (std over clipping norm, in the direction of the victim), a sampling rate, the steps, an
-adjacency. Out: epsilon at delta, delta at epsilon. That one step of a decentralized algorithm is dominated by this pair
+That one step of a decentralized algorithm is dominated by this pair
 of distributions is docs/sampling_theorem.md; the multiplier comes from `sampled_exposures`.
 
 The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,
@@ -25,7 +24,7 @@ from ...display import rounded_up
 from ...errors import require_known
 from .. import gaussian
 from .base import UP, Pass, least_multiplier, public_mu
-from .composed import LossCurve, delta_of, epsilon_of
+from .composed import LossCurve, certified_delta, certified_epsilon
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -70,6 +69,7 @@ class PoissonGaussian(LossCurve):
     mu = None
     method = "certified"
     sampling_in_words = "Poisson sampling"
+    accountings = ("tightest", "renyi")
     noise_on = "the sum of clipped gradients, fresh in every step"
 
     def __post_init__(self) -> None:
@@ -85,38 +85,22 @@ class PoissonGaussian(LossCurve):
     # ---- the least of all bounds ---------------------------------------------------------------------------------
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise.
-
-        Cost: a second the first time, for imports too, then milliseconds.
-        """
+        """Cost: a second the first time, for imports too, then milliseconds."""
         return min(bound(delta) for bound in (self.loss_epsilon, self.renyi_epsilon, self.public_epsilon))
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
         public, losses = self.public_delta(epsilon), _losses(self, GRID)
-        return public if losses is None else min(public, 1.0, delta_of(losses, epsilon) + self.slack)
+        return public if losses is None else min(public, 1.0, certified_delta(losses, epsilon) + self.slack)
 
     @property
     def public_mu(self) -> float:
-        """Of a record in every step."""
         return public_mu(self.adjacency, self.noise_multiplier, self.steps)
 
-    def at(self, noise_multiplier: float) -> PoissonGaussian:
-        """The same steps at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified: never less.
-
-        Args: by: "tightest" of all bounds, or "renyi" for that of the papers.
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
-        Cost: seconds, once per target.
-        """
-        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-        require_known("by", by, ("tightest", "renyi"))
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """Args: by: "tightest" of all bounds, or "renyi" for that of the papers. Cost: seconds, once per target."""
         return _least(self.at(1.0), epsilon, delta, by)
 
     def dp_event(self) -> DpEvent:
@@ -134,40 +118,35 @@ class PoissonGaussian(LossCurve):
         return dp_accounting.SelfComposedDpEvent(step, self.steps)
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: what Renyi accounting gives."""
         return f"Renyi accounting gives {rounded_up(self.renyi_epsilon(delta), 4)}"
 
     # ---- as a part of a product -----------------------------------------------------------------------------------
 
     @property
     def fits(self) -> bool:
-        """Whether floating point holds its privacy loss distribution: away from the ends of what it can."""
         return FITS[0] <= self.noise_multiplier <= FITS[1]
 
     @property
     def coarsest(self) -> float:
-        """That of one step."""
         return self.interval
 
     @property
     def interval(self) -> float:
-        """Discretization of the losses of one step: a small part of their standard deviation, where affordable."""
         spread = self.rate * math.sqrt(math.expm1(min(self.noise_multiplier**-2, 3.0)))
         whole = _range(self)
         return min(whole / COARSEST, max(whole / GRID, spread / 30))
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of all steps, at any delta; see `ProductGaussian`."""
         return _on_grid(self, interval or self.interval)
 
     # ---- each of them --------------------------------------------------------------------------------------------
 
     def loss_epsilon(self, delta: float, grid: int = GRID) -> float:
-        """By the privacy loss distribution, both directions; inf where floating point cannot tell so small a delta."""
+        """An epsilon by the privacy loss distribution; inf where floating point cannot tell so small a delta."""
         delta = check.open_unit(delta=delta)
         target = delta - self.slack
         losses = _losses(self, grid) if self.noise_multiplier and target > 0 else None
-        return math.inf if losses is None else epsilon_of(losses, target)
+        return math.inf if losses is None else certified_epsilon(losses, target)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Renyi divergences of all steps: exact but for rounding up at integer orders, upper bounds between them.
@@ -198,7 +177,6 @@ class PoissonGaussian(LossCurve):
 
     @property
     def slack(self) -> float:
-        """What rounding may take from delta over all steps; taken off every delta of the bound by losses."""
         return ERROR * self.steps * max(1.0, _range(self) / LOSSES) if self.noise_multiplier else 0.0
 
 
@@ -221,7 +199,7 @@ def _least(curve: PoissonGaussian, epsilon: float, delta: float, by: str) -> flo
 
 @functools.lru_cache(maxsize=32)
 def _losses(curve: PoissonGaussian, grid: int) -> PrivacyLossDistribution | None:
-    """Of all steps; None where dp-accounting cannot make it: then the other bounds stand."""
+    """Losses of all steps; None where dp-accounting cannot make them."""
     try:
         return _on_grid(curve, _range(curve) / grid)
     except (ValueError, ArithmeticError):
@@ -229,7 +207,7 @@ def _losses(curve: PoissonGaussian, grid: int) -> PrivacyLossDistribution | None
 
 
 def _on_grid(curve: PoissonGaussian, interval: float) -> PrivacyLossDistribution:
-    """Of all steps. Raises: ValueError, ArithmeticError: dp-accounting cannot make it."""
+    """Losses of all steps. Raises: ValueError, ArithmeticError: dp-accounting cannot make them."""
     import dp_accounting  # a second
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -253,7 +231,7 @@ def _range(curve: PoissonGaussian) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _renyi(curve: PoissonGaussian, orders: tuple[int, ...]) -> FloatArray:
-    """Of the sampled Gaussian against the one without the record, all steps; the other direction is no larger."""
+    """Divergences of all steps of the sampled Gaussian from the one without the record, at least the converse ones."""
     import dp_accounting
     from dp_accounting import rdp
 

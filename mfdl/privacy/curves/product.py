@@ -1,9 +1,10 @@
 """Privacy loss of secret patterns whose pair is a product: a Gaussian that all patterns share, and independent draws.
 
-In: a noise multiplier, the sensitivity that all patterns share, and curves of the draws: Poisson sampling of one step,
-or random allocation of one shift to one of b places, each once or several times. Out: epsilon at delta and delta at
-epsilon. docs/sampling_theorem.md proves that the pair of a scheme is dominated by such a product; which product comes
-from `mfdl.privacy.bin_gram`. Privacy loss distributions compose, one direction after the other.
+Draws are Poisson sampling of one step, or random allocation of one shift to one of b places. docs/sampling_theorem.md
+proves that the pair of a scheme is dominated by such a product; which product comes from `mfdl.privacy.bin_gram`.
+Privacy loss distributions compose, one direction after the other.
+
+`LeastCurve`: the least of several certified curves of one run is an upper bound as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import UP, Pass, least_multiplier, public_mu
-from .composed import FINEST, LossCurve, delta_of, epsilon_of, gaussian_losses, require_same_adjacency
+from .composed import FINEST, LossCurve, certified_delta, certified_epsilon, gaussian_losses, require_same_adjacency
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -87,49 +88,32 @@ class ProductGaussian(LossCurve):
 
     @property
     def public_mu(self) -> float:
-        """Of a record whose pattern is known."""
         return public_mu(self.adjacency, self.noise_multiplier) * self.public_sensitivity * UP
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise.
-
-        Cost: seconds the first time, under replace-one with random allocation up to a minute.
-        """
+        """Cost: seconds the first time, under replace-one with random allocation up to a minute."""
         delta, public = check.open_unit(delta=delta), self.public_epsilon(delta)
         if not self.fits or delta <= 2 * self.slack:
             return public
-        return min(public, epsilon_of(self.losses(delta), delta - self.slack))
+        return min(public, certified_epsilon(self.losses(delta), delta - self.slack))
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         public = self.public_delta(epsilon)
-        return min(public, delta_of(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
+        return min(public, certified_delta(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
 
-    def at(self, noise_multiplier: float) -> ProductGaussian:
-        """The same patterns at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified: never less.
-
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
-        Cost: some ten times that of `epsilon`.
-        """
-        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-        require_known("by", by, ("tightest",))
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """Cost: some ten times that of `epsilon`."""
         return _least(self.at(1.0), epsilon, delta)
 
     # ---- composition -----------------------------------------------------------------------------------------
 
     @property
     def fits(self) -> bool:
-        """Whether floating point holds the privacy loss distributions of all parts."""
         return self.noise_multiplier > 0 and all(part.fits for part in self._scaled)
 
     @property
     def slack(self) -> float:
-        """Of delta: what floating point may do to all parts."""
         common_slack = LossCurve.slack.__get__(self)
         return float(
             sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + common_slack
@@ -144,11 +128,9 @@ class ProductGaussian(LossCurve):
 
     @property
     def coarsest(self) -> float:
-        """That of its parts."""
         return self.interval
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
         return _composed(self, delta, interval or self.interval)
 
     @property
@@ -158,13 +140,11 @@ class ProductGaussian(LossCurve):
     # ---- words and files -----------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: what the same noise gives where the pattern of a record is known."""
         return f"an upper bound; with public batches epsilon is {rounded_up(self.public_epsilon(delta), 4)}"
 
 
 @functools.lru_cache(maxsize=64)
 def _composed(curve: ProductGaussian, delta: float, interval: float) -> PrivacyLossDistribution:
-    """Of all parts, in both directions."""
     least = max(delta / (10 * sum(curve.counts)), LEAST_DELTA)  # what tails of all parts add up to counts
     parts = [
         part.losses(least, interval).self_compose(count)
@@ -183,8 +163,111 @@ def _least(curve: ProductGaussian, epsilon: float, delta: float) -> float:
         tried, bound = curve.at(multiplier), math.inf
         if tried.fits and delta > 2 * tried.slack:
             with np.errstate(all="ignore"):
-                bound = epsilon_of(tried.losses(delta, coarse * tried.interval), delta - tried.slack)
+                bound = certified_epsilon(tried.losses(delta, coarse * tried.interval), delta - tried.slack)
         return math.log(max(min(bound, tried.public_epsilon(delta)), 1e-12) / epsilon)
 
     public = curve.public_mu / gaussian.mu_from_epsilon(epsilon, delta) * UP
     return least_multiplier(excess, public, (Pass(4, 1.5, 0.02), Pass(1, 1.02, PRECISION)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LeastCurve(LossCurve):
+    """The least of several bounds on one run.
+
+    Attributes:
+        noise_multiplier: s >= 0, std of the noise over (clipping norm * the least sensitivity of the bounds).
+        bounds: at least one curve, each with its noise multiplier at s = 1.
+
+    >>> from mfdl.privacy.curves import BallsInBinsGaussian
+    >>> flat, steep = (BallsInBinsGaussian(m, 4, ((4, rho),), "zero-out") for m, rho in ((0.5, 0.0), (1.0, 0.9)))
+    >>> least = min(flat.at(1.0).epsilon(1e-5), steep.at(2.0).epsilon(1e-5))
+    >>> abs(LeastCurve(2.0, (flat, steep)).epsilon(1e-5) / least - 1) < 1e-6
+    True
+    """
+
+    noise_multiplier: float
+    bounds: tuple[LossCurve, ...]
+
+    mu = None
+    method = "certified"
+    sampling_in_words = "secret batches"
+    accountings = ("tightest", "renyi")
+    noise_on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public"
+
+    def __post_init__(self) -> None:
+        bounds = tuple(check.listed("privacy curves", bounds=self.bounds))
+        if not bounds or not all(isinstance(bound, LossCurve) and bound.noise_multiplier > 0 for bound in bounds):
+            raise InvalidInput("bounds must be certified curves of secret sampling with noise, at least one.")
+        require_same_adjacency(*bounds)
+        object.__setattr__(self, "noise_multiplier", check.non_negative(noise_multiplier=self.noise_multiplier))
+        object.__setattr__(self, "bounds", bounds)
+
+    @classmethod
+    def from_bounds(cls, bounds: list[tuple[float, LossCurve]]) -> tuple[float, LossCurve]:
+        """(sensitivity, curve at noise multiplier 1) of the least of such pairs; of equal curves one stands for all."""
+        least: dict[LossCurve, float] = {}
+        for sensitivity, curve in bounds:
+            least[curve] = min(sensitivity, least.get(curve, sensitivity))  # bound
+        smallest = min(least.values())
+        if len(least) == 1:
+            return smallest, next(iter(least))
+        scaled = (
+            curve.at(curve.noise_multiplier * (smallest / sensitivity / UP)) for curve, sensitivity in least.items()
+        )
+        return smallest, cls(1.0, tuple(scaled))
+
+    @property
+    def adjacency(self) -> str:
+        return self.bounds[0].adjacency
+
+    @property
+    def public_mu(self) -> float:
+        return min(bound.public_mu for bound in self._scaled)
+
+    def epsilon(self, delta: float) -> float:
+        return min(bound.epsilon(delta) for bound in self._scaled)
+
+    def delta(self, epsilon: float) -> float:
+        return min(bound.delta(epsilon) for bound in self._scaled)
+
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        return min(
+            bound.least_multiplier(epsilon, delta, by) / bound.noise_multiplier * UP * UP for bound in self.bounds
+        )
+
+    # ---- composition -----------------------------------------------------------------------------------------
+
+    @property
+    def fits(self) -> bool:
+        return any(bound.fits for bound in self._scaled)
+
+    @property
+    def interval(self) -> float:
+        return min(bound.interval for bound in self._scaled if bound.fits)
+
+    @property
+    def coarsest(self) -> float:
+        return min(bound.coarsest for bound in self._scaled)
+
+    @property
+    def slack(self) -> float:
+        return max(bound.slack for bound in self._scaled)
+
+    def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
+        best = min((bound for bound in self._scaled if bound.fits), key=lambda bound: bound.epsilon(delta))  # bound
+        return best.losses(delta, interval)
+
+    @property
+    def _scaled(self) -> tuple[LossCurve, ...]:
+        return tuple(bound.at(bound.noise_multiplier * self.noise_multiplier / UP) for bound in self.bounds)
+
+    # ---- words and files -------------------------------------------------------------------------------------
+
+    def remark(self, delta: float) -> str:
+        return self._best(delta).remark(delta)
+
+    def facts(self, delta: float) -> dict[str, Any]:
+        return self._best(delta).facts(delta)
+
+    def _best(self, delta: float) -> LossCurve:
+        return min(self._scaled, key=lambda bound: bound.epsilon(delta))  # bound

@@ -98,12 +98,11 @@ class _Law:
         return np.asarray(beyond * (1 + 8 * ROUNDING * self.mass.size) + off)
 
     def mirrored(self) -> _Law:
-        """-w."""
         end = -(self.start + self.step * (self.mass.size - 1))
         return dataclasses.replace(self, start=end, mass=self.mass[::-1], above=self.below, below=self.above)
 
     def _off(self, f: FloatArray) -> float:
-        """What errors of the mass may move E f by."""
+        """How far errors of the mass may move E f."""
         return (self.error * float(np.linalg.norm(f)) + self.at_ends * float(f.max(initial=0.0))) * (1 + 1e-9)
 
     def __add__(self, other: _Law) -> _Law:
@@ -279,7 +278,6 @@ def kept_deltas(shift: float, bins: int, epsilons: FloatArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=64)
 def _atoms_of_sum(shift: float, bins: int) -> Atoms:
-    """The sum of Y."""
     return _summed_atoms(_single_atoms(shift, 0.0), bins, math.exp(-shift * shift / 2 - shift * REACH), -math.inf)
 
 

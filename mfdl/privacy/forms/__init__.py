@@ -9,7 +9,7 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
 - states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
 - modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
   `range_and_null_space`);
-- every matrix of one rank near the given one, where a bare view asks for it (`nearby`);
+- every matrix of one rank near the given one, where a bare view asks for it (`dense_form`);
 - dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -34,10 +34,9 @@ from ...matrices import once
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
 from .base import Blocks, Group, ViewForm, ViewGram
-from .dense_form import DenseForm, Fractions
+from .dense_form import DenseForm, Fractions, Nearby
 from .hidden_modes import HiddenModes
 from .known_states import Combination, OwnStates, OwnStatesOfAll
-from .nearby import Nearby
 from .range_and_null_space import NullSpace, Range
 from .separable import INJECTIONS, UNPROVEN, Injections, Separable, injected_inflation
 
@@ -65,7 +64,7 @@ __all__ = [
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
-    """X_u of one node under a trust model with a single view; see `view_grams`."""
+    """X_u of one node under a trust model with a single view."""
     check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
@@ -74,20 +73,18 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     """X_u of each victim in one view; equal Grams are one object.
 
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
-    Cost: see the forms.
     """
     grams_by_victim: dict[int, ViewGram] = {}
     undecided = list(dict.fromkeys(victims))
-    tried_any_view = False
+    answered = False
     with blas_threads(view.num_rows):
         for form in _forms(view, undecided):
-            grams = as_streamed(view, form, form.grams(undecided))
-            grams_by_victim |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
+            grams_by_victim |= _grams_of_form(view, form, undecided)
             undecided = [u for u in undecided if u not in grams_by_victim]
-            tried_any_view = tried_any_view or isinstance(form, DenseForm | Injections)
+            answered = answered or form.of_any_view
             if not undecided:
                 break
-    if undecided and not tried_any_view:
+    if undecided and not answered:
         rows, columns = view.noise.shape
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
@@ -97,7 +94,7 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
 
 def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """X_S of the owners S of one record, in one view, by the first form that has it; without groups that none has."""
+    """X_S of the owners S of one record, by the first form that has it; without groups that none has."""
     grams: dict[Group, ViewGram | Blocks] = {}
     undecided = list(dict.fromkeys(groups))
     with blas_threads(view.num_rows):
@@ -109,66 +106,60 @@ def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | B
     return grams
 
 
+def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
+    """An upper bound on what a view shows of any messages and models, adaptively; None where there is none."""
+    form = Injections.from_view(view)
+    if form is None:
+        return None
+    return _with_known_gradients(view, victims, _grams_of_form(view, form, victims), INJECTIONS)
+
+
 def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """`injection_bound` of the owners of one record together."""
-    form = Injections.of(view) if groups else None
+    form = Injections.from_view(view) if groups else None
     return {} if form is None else _joint_of_form(view, form, groups)
 
 
-def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """What one form has, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
-    grams: dict[Group, ViewGram | Blocks] = {}
-    for group, joint in zip(groups, form.joint_grams(groups), strict=True):
-        parts = joint.parts if isinstance(joint, Blocks) else () if joint is None else (joint,)
-        streamed = [gram for gram in as_streamed(view, form, parts) if gram is not None]
-        if isinstance(joint, Blocks):
-            alone = zip(group, streamed, strict=True)
-            grams[group] = Blocks(tuple(_with_known(view, (u,), gram) for u, gram in alone))
-        elif joint is not None:
-            grams[group] = _with_known(view, group, streamed[0])
-    return grams
-
-
-def _with_known(view: View, group: Group, gram: ViewGram) -> ViewGram:
-    known = np.concatenate([view.known_gradients[:, u] for u in group])
-    if not known.any():
-        return gram
-    why = next(filter(None, (known_gradient(view, u) for u in group)))
-    return dataclasses.replace(gram, leaks=gram.leaks | known, why=why)
-
-
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
-    """The forms that cover a view, in the order in which they are tried."""
-    injections_seen = Separable.of(view)
+    """The forms that cover a view, in the order of trial."""
+    injections_seen = Separable.from_view(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
     else:
-        by_structure = (form for kind in FORMS if (form := kind.of(view)) is not None)
+        by_structure = (form for kind in FORMS if (form := kind.from_view(view)) is not None)
         yield from sorted(by_structure, key=lambda form: form.cost(victims))  # exact: counts of products
     for kind in LAST:
-        if (form := kind.of(view)) is not None:
+        if (form := kind.from_view(view)) is not None:
             yield form
 
 
-def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
-    """An upper bound on what a view shows of any messages and models, adaptively; None where there is none."""
-    form = Injections.of(view)
-    if form is None:
-        return None
-    grams = as_streamed(view, form, form.grams(victims))
-    return _with_known_gradients(view, victims, dict(zip(victims, grams, strict=True)), INJECTIONS)
+def _grams_of_form(view: View, form: ViewForm, victims: Sequence[int]) -> dict[int, ViewGram]:
+    streamed, grams = _streamed(view, form), zip(victims, form.grams(victims), strict=True)
+    return {u: streamed(gram) for u, gram in grams if gram is not None}
 
 
-def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) -> list[ViewGram | None]:
-    """Grams of forms that see C^-1 of an encoder with structure as an array, for the noise that is made step by step.
+def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
+    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
+    streamed, grams = _streamed(view, form), zip(groups, form.joint_grams(groups), strict=True)
+
+    def changed(owners: Group, gram: ViewGram) -> ViewGram:
+        known = np.concatenate([view.known_gradients[:, u] for u in owners])
+        if not known.any():
+            return streamed(gram)
+        why = next(filter(None, (known_gradient(view, u) for u in owners)))
+        return dataclasses.replace(streamed(gram), leaks=streamed(gram).leaks | known, why=why)
+
+    return {group: gram.mapped(group, changed) for group, gram in grams if gram is not None}
+
+
+def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
+    """From Grams of forms that see C^-1 of an encoder with structure as an array to noise that is made step by step.
 
     Both are C^-1 up to rounding, N^ = C^-1 (I + E): no combination of the array has more than (1 - ||E||)^-2 times the
-    noise of that of the stream. `Separable` asks the encoder itself.
+    noise of that of the stream.
     """
-    form = form.form if isinstance(form, Injections) else form
     causal = view.algorithm.noise.causal if isinstance(view, AlgorithmView) else None
-    if causal is None or causal.in_blocks or isinstance(form, Separable):
-        return list(grams)
+    if causal is None or causal.in_blocks or form.asks_encoder:
+        return lambda gram: gram
     more = injected_inflation(causal)
 
     @once
@@ -177,11 +168,11 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
             return ViewGram.silent(len(gram.values), UNPROVEN, form=gram.form, upper=True)
         return dataclasses.replace(gram, inflation=gram.inflation * more)
 
-    return [None if gram is None else changed(gram) for gram in grams]
+    return changed
 
 
 def _with_known_gradients(
-    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram | None], last: str
+    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
 ) -> list[ViewGram]:
     """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
 
@@ -197,6 +188,6 @@ def _with_known_gradients(
 
 
 def known_gradient(view: View, victim: int) -> str:
-    """Which gradient of a victim the attacker knows, in words; empty where it knows none."""
+    """The gradient of a victim that the attacker knows, in words; empty where it knows none."""
     known = view.known_gradients[:, victim]
     return f"the attacker knows the gradient of step {np.flatnonzero(known)[0]}" if known.any() else ""

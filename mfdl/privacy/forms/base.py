@@ -15,7 +15,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,6 +40,8 @@ KNOWN_NOISE = "the attacker knows its noise"
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
 Group = tuple[int, ...]
 """The nodes that hold one record, several and distinct."""
+GramChange = Callable[[Group, "ViewGram"], "ViewGram"]
+"""Of a Gram and its owners."""
 Fact = TypeVar("Fact")
 REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
@@ -110,9 +112,12 @@ class ViewGram:
             structured = Structured(of.encoder, a * of.weight, a * of.error + 4 * UNIT * a * (of.weight + of.error))
         return dataclasses.replace(self, values=self.values * a, errors=off, structured=structured)
 
+    def mapped(self, owners: Group, change: GramChange) -> ViewGram:
+        """X_S of these owners, changed."""
+        return change(owners, self)
+
     @property
     def is_diagonal(self) -> bool:
-        """Only the diagonal is held."""
         return self.values.ndim == 1 and self.structured is None
 
     @property
@@ -134,20 +139,35 @@ class ViewGram:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """X_S of owners that share no noise: block diagonal. Attributes: parts: X_u of each owner."""
+    """X_S of owners that share no noise, block diagonal. Attributes: parts: X_u of each owner."""
 
     __repr__ = short_repr
 
     parts: tuple[ViewGram, ...]
 
+    def mapped(self, owners: Group, change: GramChange) -> Blocks:
+        """Each part changed."""
+        return Blocks(tuple(change((u,), gram) for u, gram in zip(owners, self.parts, strict=True)))
+
 
 class ViewForm(abc.ABC):
-    """One way to X_u, for the views that it covers."""
+    """One way to X_u, for the views that it covers.
+
+    Attributes: of_any_view: no structure is needed; asks_encoder: Grams are those of noise made step by step.
+    """
+
+    of_any_view: ClassVar[bool] = False
+    asks_encoder = False
 
     @classmethod
-    @abc.abstractmethod
-    def of(cls, view: View) -> Self | None:
-        """The form of a view, or None where it does not cover it."""
+    def from_view(cls, view: View) -> Self | None:
+        """The form of a view, or None where it does not cover it: by default that of an algorithm."""
+        return cls.from_algorithm(view) if isinstance(view, AlgorithmView) else None
+
+    @classmethod
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        """The form of the view of an algorithm, or None where it does not cover it."""
+        return None
 
     @abc.abstractmethod
     def cost(self, victims: Sequence[int]) -> float:
@@ -179,7 +199,7 @@ _facts: WeakKeyDictionary[LinearAlgorithm, dict[tuple[str, str], Any]] = WeakKey
 
 
 def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView], Fact]) -> Fact:
-    """A fact of an algorithm under masks, computed once for the questions that are asked about them in turn."""
+    """A fact of an algorithm under masks, computed once."""
     of_algorithm = _facts.setdefault(view.algorithm, {})
     key = (name, view.knowledge.digest())
     if key not in of_algorithm:
@@ -220,7 +240,7 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
 
 
 def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
-    """Which gradients enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
+    """Gradients that enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
     of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
     for number, kind in enumerate(algorithm.kinds):
         for entering in (kind.message_from_gradient, kind.state_from_gradient):

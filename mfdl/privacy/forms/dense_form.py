@@ -12,10 +12,33 @@ rank
     X_u = A_u^T (B B^T)^+ A_u = A_R^T (B_R B_R^T)^-1 A_R,
 
 which rational numbers give without rounding, whatever the sizes of the entries.
+
+Nearby: X_u of every matrix near a given one that has its numerical rank, for views of rounded products. Rows that
+depend on each other, rounded, are independent, and what they then show is rounding. Let M = [a A_u B] with rows divided
+by their norms, a the power of two that gives A_u the size of B, and let M' of rank r be the matrix that is meant, with
+|M' - M|_F <= e, e = tolerance sqrt(rows) and rounding. r is the number of singular values of M above e: no matrix
+within e has a smaller rank, and of those of rank r the following holds.
+
+Claim. P = [P_A P_B], the first r right singular vectors of M, X = (P_B^+ P_A)^T P_B^+ P_A, s the least singular value
+of P_B. With d = sqrt(2) e / sigma_r < s and b = d / (s - d), for every g
+
+    sqrt(g^T X' g) <= (1 + b) sqrt(g^T X g) + b |g|,   sqrt(g^T X g) <= (1 + b) sqrt(g^T X' g) + b |g|.
+
+Proof. P = S^-1 U^T M, so off the row space of M' it is S^-1 U^T (M - M'), of norm at most e / sigma_r: the sine of the
+largest angle between the two row spaces. So that of M' has orthonormal rows Q with |Q - P| <= d, and X' depends on the
+row space alone. g^T X' g is the least |z|^2 with Q_B z = Q_A g. With y = P_B^+ P_A g, Q_A g = P_B y + (Q_A - P_A) g, so
+
+    Q_B^+ Q_A g = Q_B^+ P_B y + Q_B^+ (Q_A - P_A) g,   |Q_B^+| <= 1 / (s - d),   Q_B^+ P_B = I' - Q_B^+ (Q_B - P_B)
+
+with I' a projection: at most (1 + b) |y| + b |g|. The other way alike, with |P_B^+| = 1 / s.  []
+
+Squares: (p + q)^2 <= (1 + b) p^2 + (1 + 1 / b) q^2. Where d is not below s / 2, noise may vanish in a combination that
+shows a gradient, and nothing finite is claimed. Columns of other nodes are left out of M: they are not the victim's.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -23,27 +46,20 @@ from typing import Any, Self
 
 import flint
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
-from ...entries import rational
-from ...floats import UNIT
+from ...entries import has_few_bits, rational
+from ...floats import EPS, UNIT
 from ...trust.knowledge import Knowledge
 from ...trust.view import AlgorithmView, View
-from ..exact_arithmetic import (
-    MAX_ENTRIES,
-    confirmed,
-    exact_range,
-    independent_rows,
-    is_silent,
-    is_small,
-    meant_entries,
-    range_of,
-)
+from ..exact_arithmetic import MAX_ENTRIES, independent_rows, is_small, rank_and_outside
+from ..row_spaces import confirmed, exact_range, is_silent, meant_entries
 from .base import AS_THEY_ARE, Blocks, Group, ViewForm, ViewGram, leak_in_words
-from .whitening import SPREAD, WhitenedColumns, spread, whiten
+from .whitening import RANK_SAFETY, SPREAD, WhitenedColumns, spread, whiten
 
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 MAX_RATIONAL_ROWS = 48
@@ -53,22 +69,37 @@ SAFE = 1e280
 """Size of the entries of X beyond which, or below whose inverse, later products could leave float64."""
 
 
-class DenseForm(ViewForm):
+class GroupForm(ViewForm):
+    """A form to which a victim is a group of one."""
+
+    @abc.abstractmethod
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+        """X_S of each group."""
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        return self._group_grams([(u,) for u in victims])
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        return list(self._group_grams(groups))
+
+
+class DenseForm(GroupForm):
     """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
+
+    of_any_view = True
 
     def __init__(self, view: View, *, given: bool) -> None:
         self.view, self.given = view, given
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
-            return cls.of_injections(view.algorithm, view.knowledge)
+            return cls.from_injections(view.algorithm, view.knowledge)
         form = cls(view, given=view.entries_given)
         return form if form.work <= MAX_DENSE_WORK else None
 
     @classmethod
-    def of_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
-        """The view of the injected sums themselves."""
+    def from_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
         size, columns = algorithm.noise.shape
         if size**2 * columns > MAX_DENSE_WORK:
             return None
@@ -78,7 +109,7 @@ class DenseForm(ViewForm):
     @property
     def is_small(self) -> bool:
         """Whether rational arithmetic decides what is left undecided here."""
-        return self.given and Fractions.of(self.view) is not None
+        return self.given and Fractions.from_view(self.view) is not None
 
     @property
     def work(self) -> float:
@@ -88,14 +119,7 @@ class DenseForm(ViewForm):
     def cost(self, victims: Sequence[int]) -> float:
         return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
 
-    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._of_groups([(u,) for u in victims])
-
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._of_groups(groups))
-
-    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
-        """Whitened once, whatever groups the nodes are in."""
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         victims = list(dict.fromkeys(u for group in groups for u in group))
         view, nodes = self.view, np.asarray(victims, dtype=np.intp)
         A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
@@ -106,7 +130,7 @@ class DenseForm(ViewForm):
         undecided = white.undecided | (residue & ~white.leaks)
         out: list[ViewGram | None] = []
         for group in groups:
-            columns = columns_of(group, victims, view.axis.num_steps)
+            columns = group_columns(group, victims, view.axis.num_steps)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
             if doubt.any() and (self.is_small or not leaks.any()):
                 out.append(None)
@@ -135,7 +159,7 @@ class DenseForm(ViewForm):
         rank, leaks = len(white.whitened), white.leaks
         if self.given and B.size + A.size <= MAX_ENTRIES:
             signal, noise = self.view.entries(np.asarray(victims, dtype=np.intp))
-            rank, leaks = range_of(noise, signal)
+            rank, leaks = rank_and_outside(noise, signal)
         elif isinstance(self.view, AlgorithmView) and is_small(self.view):
             rank, leaks = _exact(self.view, victims, rank, leaks, at_least=white.resolved)
         elif self._may_hide_faint_shares(B, rank):
@@ -162,7 +186,7 @@ class DenseForm(ViewForm):
 def _exact(
     view: AlgorithmView, victims: Sequence[int], rank: int, leaks: NDArray[np.bool_], *, at_least: bool
 ) -> tuple[int, NDArray[np.bool_]]:
-    """What exact arithmetic says where float64 says this: of the floats if they agree, else of what they stand for.
+    """(rank, leaks) by exact arithmetic: of the floats if float64 agrees, else of the fractions that they stand for.
 
     Without the latter the rank is -1. All columns are looked at only where random combinations do not confirm it.
 
@@ -185,7 +209,6 @@ def _exact(
 
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
-    """Whether weights, inputs and noise span more than SPREAD."""
     over_steps = algorithm.released.of_steps(algorithm.num_steps)
     weights: list[FloatArray] = [algorithm.model_from_state.data, over_steps[over_steps > 0]]
     enters: list[FloatArray] = []
@@ -211,7 +234,7 @@ def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, b
 
 
 def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_float64: NDArray[np.bool_]) -> str:
-    """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
+    """The leak in words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
     if not leaks.any():
         return ""
     column = int(np.flatnonzero(leaks)[0])
@@ -221,19 +244,19 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
     return leak_in_words(step, noiseless[:, column], view.row_name)
 
 
-def columns_of(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
-    """Where the columns of a group are among those of some nodes, node after node, each in time order."""
+def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
+    """Indices of the columns of a group among those of some nodes, node after node, each in time order."""
     return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
 
-class Fractions(ViewForm):
+class Fractions(GroupForm):
     """Views whose entries are given, of few rows and columns."""
 
     def __init__(self, view: View) -> None:
         self.view = view
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not view.entries_given:
             return None
         rows, columns = view.noise.shape
@@ -247,20 +270,14 @@ class Fractions(ViewForm):
         rows, columns = self.view.noise.shape
         return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
 
-    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._of_groups([(u,) for u in victims])
-
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._of_groups(groups))
-
-    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
         A, B = self.view.entries(np.asarray(victims, dtype=np.intp))
-        _, leaks = range_of(B, A)
+        _, leaks = rank_and_outside(B, A)
         rows = independent_rows(B)
         grams: list[ViewGram | None] = []
         for group in groups:
-            columns = columns_of(group, victims, T)
+            columns = group_columns(group, victims, T)
             X, shows = rounded(gram_of_rows(A[np.ix_(rows, columns)], B[rows])), leaks[columns]
             step = int(np.argmax(shows)) % T  # exact: flags
             why = f"{leak_in_words(step, np.zeros(len(B)), str)}, {AS_THEY_ARE}" if shows.any() else ""
@@ -285,3 +302,71 @@ def rounded(X: flint.fmpq_mat) -> tuple[FloatArray, FloatArray] | None:
     if not np.isfinite(values).all() or ((diagonal < 1 / SAFE) & ~exactly_zero).any():
         return None
     return values, 2 * UNIT * np.abs(values) + np.where(values == 0, 0.0, 2.0**-1070)
+
+
+FAR = 400  # in powers of two: beyond it squares could leave float64
+NEARBY = "every matrix of rank "
+VANISHES = "within rank_tolerance of the rows given, a combination may show a gradient without noise"
+
+
+class Nearby(GroupForm):
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    @classmethod
+    def from_view(cls, view: View) -> Self | None:
+        return cls(view) if view.rank == "numerical" else None
+
+    def cost(self, victims: Sequence[int]) -> float:
+        rows, columns = self.view.noise.shape
+        return float(rows) ** 2 * (columns + self.view.axis.num_steps) * len(victims)
+
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+        return [self._gram(group) for group in groups]
+
+    def _gram(self, group: Group) -> ViewGram:
+        A, B, tolerance = self.view.dense_gradients(np.array(group)), self.view.dense_noise(), self.view.rank_tolerance
+        (_, of_noise), (_, of_signal) = (np.frexp(np.abs(part).max(initial=0.0) or 1.0) for part in (B, A))
+        size = 2.0 ** float(np.clip(of_noise - of_signal, -FAR, FAR))
+        rank, P, angle = row_space(np.hstack([size * A, B]), tolerance)
+        form = nearby_in_words(rank, tolerance)
+        P_A, P_B = P[:, : A.shape[1]], P[:, A.shape[1] :]
+        d = math.sqrt(2) * angle + 2 * RANK_SAFETY * max(P.shape) * EPS  # and rounding of P and of what follows
+        s = float(np.linalg.svd(P_B, compute_uv=False)[-1]) if 0 < rank <= B.shape[1] else float(rank == 0)
+        if not d < s / 2:
+            return ViewGram.silent(A.shape[1], VANISHES, form=form, upper=True)
+        Y = P_A if not rank else scipy.linalg.solve_triangular(np.linalg.qr(P_B.T)[1], P_A, trans="T")
+        b, norms = d / (s - d), np.linalg.norm(Y, axis=0)
+        X, more = Y.T @ Y * size**-2.0, (1 + b) ** 3 * (1 + 8 * EPS)
+        errors = np.eye(len(X)) * (b + b * b) + 2 * RANK_SAFETY * max(P.shape) * EPS * np.outer(norms, norms)
+        return ViewGram(X, errors * size**-2.0, more, form=form)
+
+
+def may_be_rounded(matrix: NDArray[Any], tolerance: float) -> bool:
+    """Whether rows depend on each other up to a tolerance, of entries that are floats of many bits.
+
+    Integers and other floats of few bits are rarely rounded, and Fractions never.
+    """
+    if matrix.dtype == object or has_few_bits(matrix) or float(len(matrix)) * matrix.size > MAX_DENSE_WORK:
+        return False
+    return row_space(matrix, tolerance)[0] < int(np.count_nonzero(matrix.any(axis=1)))
+
+
+def nearby_in_words(rank: int, tolerance: float) -> str:
+    return f"{NEARBY}{rank} with rows within {tolerance:.2g} of those given"
+
+
+def row_space(matrix: FloatArray, tolerance: float) -> tuple[int, FloatArray, float]:
+    """(numerical rank r, orthonormal rows P, sine of their angle to the rows of any matrix of rank r within tolerance).
+
+    Args: tolerance: of each row, relative to its norm.
+    """
+    rows = matrix[matrix.any(axis=1)]
+    rows = rows / np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    if not len(rows):
+        return 0, np.zeros((0, matrix.shape[1])), 0.0
+    _, sigma, V = np.linalg.svd(rows, full_matrices=False)
+    off = tolerance * math.sqrt(len(rows)) + RANK_SAFETY * max(rows.shape) * EPS * float(sigma[0])
+    rank = max(1, int(np.count_nonzero(sigma > off)))
+    return rank, V[:rank], off / float(sigma[rank - 1])

@@ -48,22 +48,19 @@ from mfdl_solvers.encoders import inflation_of, inverse_defect
 
 from ...check import FloatArray
 from ...floats import EPS
-from ...trust.view import View
-from .base import ViewForm, ViewGram
-from .partly_seen import PartlySeen
+from ...trust.view import AlgorithmView
+from .base import ViewGram
+from .partly_seen import PartForm, PartlySeen
 
 MAX_OFF, MAX_ROUNDING = 1e-9, 1e-6  # ||G||, and of X <= I, above which the other forms are asked
 
 
-class HiddenModes(ViewForm):
+class HiddenModes(PartForm):
     """The form for views, one symmetric W and step size."""
 
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
-
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None
         hidden = np.flatnonzero(part.hidden)
@@ -74,8 +71,7 @@ class HiddenModes(ViewForm):
         return cls(part) if asymmetry.max() <= 4 * EPS * size.max() else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Its multiplications, weighed by how much slower they are than those of one large product: in long double,
-        and in products of the modes with one row of the inverses each."""
+        """Multiplications, weighed by how much slower they are than those of one large product."""
         T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
         e = 0 if self.part.released is None else len(self.part.released)
         over_time = 0 if self.part.noise.fresh else 2 * T**2
@@ -83,7 +79,7 @@ class HiddenModes(ViewForm):
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         part, nodes = self.part, list(victims)
-        modes = HiddenModesForm.of(part)
+        modes = HiddenModesForm.from_part(part)
         if modes is None:
             return [None] * len(nodes)
         grams, norms = modes.grams(part.chosen(nodes))
@@ -122,7 +118,7 @@ class HiddenModesForm:
     released: ReleasedModes | None = None
 
     @classmethod
-    def of(cls, part: PartlySeen) -> Self | None:
+    def from_part(cls, part: PartlySeen) -> Self | None:
         """None where a mode is too close to singular for float64."""
         T, n = part.scale.shape
         hidden, unknown = np.flatnonzero(part.hidden), np.flatnonzero(part.unknown)
@@ -162,7 +158,7 @@ class HiddenModesForm:
         off /= 1 - off * inverse
         released = None
         if part.released is not None:
-            released = ReleasedModes.of(part, V, form.solve, corner, meets)
+            released = ReleasedModes.from_part(part, V, form.solve, corner, meets)
             if released is None:
                 return None
             rounding += released.rounding
@@ -275,7 +271,7 @@ def _residual(rows: FloatArray, diagonal: FloatArray, C: FloatArray, theta: Floa
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReleasedModes:
-    """What is added to X'_u, and to the bounds on its rounding.
+    """The terms added to X'_u, and to the bounds on its rounding, by released models.
 
     Attributes:
         response: M_k^-1 a of every mode without the correction of the last block, shape (h, T).
@@ -290,7 +286,7 @@ class ReleasedModes:
     rounding: float
 
     @classmethod
-    def of(
+    def from_part(
         cls,
         part: PartlySeen,
         V: FloatArray,

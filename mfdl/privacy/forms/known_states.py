@@ -1,6 +1,6 @@
 """X_u of views in which states are known up to earlier gradients: of each node, or of one combination of all.
 
-Each node's state is known up to its own earlier gradients; the statement and its proof are in `node_recursions`.
+Statement and proof for each node are in `node_recursions`.
 X_u = sum_t M_t^T Sigma_t^+ M_t is a polynomial in five numbers a round, so its rounding errors are bounded by the same
 polynomial. Nothing larger than one round is ever formed besides X_u.
 
@@ -31,7 +31,7 @@ from ...algorithms.round import Round
 from ...check import FloatArray
 from ...floats import UNIT
 from ...trust.knowledge import combined
-from ...trust.view import AlgorithmView, View
+from ...trust.view import AlgorithmView
 from ..exact_arithmetic import ranks_agree
 from .base import ViewForm, ViewGram, leak_in_words
 from .node_recursions import Index, Recursions, RoundKind, recursions
@@ -50,8 +50,8 @@ class OwnStates(ViewForm):
         self.view, self.states = view, states
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or view.shows_injections or view.algorithm.of_all_sent.injections:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if view.shows_injections or view.algorithm.of_all_sent.injections:
             return None
         states = recursions(view)
         return None if states is None else cls(view, states)
@@ -68,14 +68,14 @@ class OwnStatesOfAll(OwnStates):
     """The same with every message seen: an upper bound on views that hide some, where the dense form is slow."""
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.unreleased or view.knowledge.combination is not None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if not view.unreleased or view.knowledge.combination is not None:
             return None
         rows, columns = view.noise.shape
         more = view.knowledge.with_all_sent(view.algorithm)
         if float(rows) ** 2 * columns <= MAX_WORK_BESIDE_A_BOUND or not more.covers(view.knowledge):
             return None
-        return super().of(View.of(view.algorithm, more, release="none", attacker=view.attacker))
+        return super().from_algorithm(AlgorithmView(view.algorithm, more, release="none", attacker=view.attacker))
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         grams = own_state_grams(self.view, self.states, victims)
@@ -88,7 +88,7 @@ class OwnStatesOfAll(OwnStates):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Seen:
-    """What one round shows of every node: [p q]^T Sigma^+ [p q] for p = P_T e_j and q = Q_T e_j per unit.
+    """The information in one round on every node: [p q]^T Sigma^+ [p q] for p = P_T e_j and q = Q_T e_j per unit.
 
     Attributes:
         values, errors: its entries pp, pq, qq, shape (3, n); leaks: of p and q, shape (2, n).
@@ -110,7 +110,7 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
         without noise has a leak at that step.
     Cost: O(T^2) per victim with numbers of its own, O(T n) and one singular value decomposition per block besides.
     """
-    of_kind = [seen for kind in states.kinds if (seen := _seen_of(kind)) is not None]
+    of_kind = [seen for kind in states.kinds if (seen := _shown_by(kind)) is not None]
     if len(of_kind) < len(states.kinds):
         return None
     of_step = [of_kind[number] for number in states.kind_of_step]
@@ -158,8 +158,8 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
     return list(groups.values())
 
 
-def _seen_of(kind: RoundKind) -> _Seen | None:
-    """What a round shows; None where rounding of the noise itself may have hidden what rows have in common."""
+def _shown_by(kind: RoundKind) -> _Seen | None:
+    """The information in a round; None where rounding of the noise itself may have hidden what rows have in common."""
     n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
     for rows, columns in kind.blocks:
@@ -256,24 +256,24 @@ def _leaking_steps(
 
 
 class Combination(ViewForm):
-    """One combination seen, noise fresh in every step. Cost of `of`: O(n^2) rational numbers a distinct round."""
+    """One combination seen, noise fresh in every step. Cost to see that: O(n^2) rational numbers a distinct round."""
 
     def __init__(self, view: AlgorithmView, combination: sp.csr_array, mixing: FloatArray) -> None:
         self.algorithm, self.known = view.algorithm, view.knowledge.known_noise
         self.combination, self.mixing = combination.toarray()[0], mixing
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or (c := view.knowledge.combination) is None:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if (c := view.knowledge.combination) is None:
             return None
-        algorithm, noise = view.algorithm, view.algorithm.noise.causal
-        if noise is None or noise.is_zero or not noise.fresh or algorithm.noise_on_messages:
+        algorithm, factor = view.algorithm, view.algorithm.noise.step_factor
+        if factor is None or algorithm.noise.is_zero or algorithm.noise_on_messages:
             return None
         if not states_are_multiples(algorithm, c):
             return None
         of_steps = {k for k, t in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True) if t >= 0}
         inputs = ((algorithm.kinds[k].message_from_gradient, algorithm.kinds[k].message_from_noise) for k in of_steps)
-        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, noise.mixing.toarray())
+        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, factor.toarray())
 
     def cost(self, victims: Sequence[int]) -> float:
         return float(self.mixing.size) * self.algorithm.num_steps
@@ -287,13 +287,13 @@ class Combination(ViewForm):
                 known = self.known[t]
                 key = (k, known.tobytes())
                 if key not in computed:
-                    computed[key] = self._of_round(self.algorithm.kinds[k], known)
+                    computed[key] = self._round_entries(self.algorithm.kinds[k], known)
                 values[:, t], errors[:, t], silent[t] = computed[key]
         why = SILENT if silent.any() else ""
         form = "one combination of the messages"
         return [ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form=form) for u in victims]
 
-    def _of_round(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
+    def _round_entries(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
         """(entries of all nodes, bounds on their rounding errors, the variance is zero)."""
         c, F = self.combination, self.mixing * ~known
         assert kind.message_from_gradient is not None

@@ -151,8 +151,8 @@ def _recursions(view: AlgorithmView) -> Recursions | None:
 
 def _is_covered(algorithm: LinearAlgorithm) -> bool:
     n, T = algorithm.num_nodes, algorithm.num_steps
-    noise = algorithm.noise.causal
-    if noise is None or noise.is_zero or not noise.fresh or algorithm.step_of_round != tuple(range(T)):
+    noise = algorithm.noise
+    if noise.step_factor is None or noise.is_zero or algorithm.step_of_round != tuple(range(T)):
         return False
     model = algorithm.model_from_state
     if model.shape != (n, n) or (model != sp.eye_array(n, format="csr")).nnz:
@@ -185,8 +185,8 @@ def _round_kind(
 ) -> RoundKind | None:
     """One round, or None where r is not zero to rounding or D or E not diagonal."""
     n, S = algorithm.num_nodes, algorithm.messages_per_round
-    assert algorithm.noise.causal is not None
-    F = algorithm.noise.causal.mixing
+    F = algorithm.noise.step_factor
+    assert F is not None
     P = _or_zero(kind.message_from_state, (S, n))
     from_noise, F = _or_zero(kind.message_from_noise, (S, F.shape[0])), sp.csr_array(F[:, np.flatnonzero(~known)])
     R = sp.csr_array(from_noise @ F)

@@ -1,8 +1,8 @@
 """[(F F^T)^+]_uu of the noise of one step, F sparse: what one node's gradient shows beside the noise of all.
 
-Rows of F that share no column share no noise, so each connected part of its pattern stands for itself: a row alone is
-one over its variance, parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has
-noise of its own (`enclosed`). No array has more than DENSE_ROWS rows.
+Connected parts of the pattern of F share no noise, so each stands for itself: a row alone is one over its variance,
+parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has noise of its own
+(`enclosed`). No array has more than DENSE_ROWS rows.
 
 F F^T = D + R R^T, D > 0 the variance of the columns that one row alone has. Scaled by D it is S = I + P with spectrum
 in [1, b]. For every vector x and r = e_u - S x,
@@ -44,7 +44,7 @@ EXTREME = 2.0**300  # squares and products of such numbers stay far inside float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeNoise:
-    """What is left of each victim's noise, arrays (victims,).
+    """The noise that is left of each victim's, arrays (victims,).
 
     Attributes: inverse: [(F F^T)^+]_uu; errors: how far it may be off; open: the victim's gradient shows without noise,
         or that cannot be told; upper: only known to be at most this; undecided: nothing at all is told; tolerance: as
@@ -60,7 +60,7 @@ class NodeNoise:
 
 
 def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence[int]) -> NodeNoise:
-    """Of each victim, where an attacker knows some columns of the factor (n, columns).
+    """The noise left of each victim's, where an attacker knows some columns of the factor (n, columns).
 
     Cost: of a part of m rows m^3 up to DENSE_ROWS, beyond about BALL_ENTRIES products for each victim.
     """
@@ -96,7 +96,7 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JointNodeNoise:
-    """The same of nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
+    """The same for nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
 
     inverse: FloatArray
     errors: FloatArray
@@ -165,13 +165,13 @@ def inverse_diagonal(P: sp.csr_array, victims: NDArray[np.intp]) -> tuple[FloatA
         return np.ones(victims.size), np.ones(victims.size)
     X = sp.csr_array((2 / largest) * P - sp.eye_array(n))  # (2 S - (1 + b)) / (b - 1), b = 1 + largest
     width = max(1, BLOCK_ENTRIES // BALL_ENTRIES)
-    ends = [_of_block(X, 1 + largest, victims[i : i + width]) for i in range(0, victims.size, width)]
+    ends = [_enclosed_block(X, 1 + largest, victims[i : i + width]) for i in range(0, victims.size, width)]
     lower, upper = (np.concatenate(parts) for parts in zip(*ends, strict=True))
     return lower, upper
 
 
-def _of_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-    """For rows T_j(X) e_u of all victims at once, until both ends meet or the neighbourhoods are too large."""
+def _enclosed_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+    """Ends by rows T_j(X) e_u of all victims at once, until both meet or the neighbourhoods are too large."""
     size, n = victims.size, X.shape[0]
     row_entries = X.nnz / n
     rounding = (float(np.diff(X.indptr).max()) + 8) * UNIT  # of one product of a row of norm at most 1
@@ -193,7 +193,7 @@ def _of_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[Flo
 
 
 def _dots(A: sp.csr_array, B: sp.csr_array) -> FloatArray:
-    """Of the rows of A with those of B."""
+    """Row by row."""
     return np.asarray(A.multiply(B).sum(axis=1)).ravel()
 
 

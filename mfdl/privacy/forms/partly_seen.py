@@ -18,19 +18,19 @@ from ...check import FloatArray
 from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
-from ...trust.view import AlgorithmView, View
-from .base import KNOWN_NOISE, ViewGram, is_plain_gossip, remembered
+from ...trust.view import AlgorithmView
+from .base import KNOWN_NOISE, ViewForm, ViewGram, is_plain_gossip, remembered
 from .dense_form import DenseForm
 from .separable import UNPROVEN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartlySeen:
-    """What is seen, in numbers.
+    """The numbers of what is seen.
 
     Attributes:
         weights: W of each step, csr (n, n); constant: one W for all, and the same messages seen throughout.
-        dense_otherwise: no other view than one that the dense form could answer.
+        dense_otherwise: the dense form could answer, and no other.
         rows: seen senders whose noise is unknown, of each step; hidden_at: unknown senders that are not seen, bool
             (T, n); hidden: those of the last step.
         unknown: bool (n,), nodes whose noise is unknown.
@@ -52,14 +52,14 @@ class PartlySeen:
     released_steps: FloatArray
 
     @classmethod
-    def of(cls, view: View) -> PartlySeen | None:
+    def from_view(cls, view: AlgorithmView) -> PartlySeen | None:
         """None where a view is no such one, or where the rank of the released models cannot be told."""
-        if not isinstance(view, AlgorithmView) or view.knowledge.combination is not None or view.shows_injections:
+        if view.knowledge.combination is not None or view.shows_injections:
             return None
-        return remembered(view, f"partly seen, {view.release} released", cls._of)
+        return remembered(view, f"partly seen, {view.release} released", cls._from_view)
 
     @classmethod
-    def _of(cls, view: AlgorithmView) -> PartlySeen | None:
+    def _from_view(cls, view: AlgorithmView) -> PartlySeen | None:
         algorithm, masks = view.algorithm, view.knowledge
         if not is_plain_gossip(algorithm):
             return None
@@ -81,7 +81,7 @@ class PartlySeen:
             return None
         same_rows = bool((seen == seen[0]).all())
         dense_otherwise = not (algorithm.of_all_sent.injections and same_rows and (constant or view.unreleased))
-        if dense_otherwise and (not noise.fresh or DenseForm.of(view) is None):
+        if dense_otherwise and (not noise.fresh or DenseForm.from_view(view) is None):
             return None
         return cls(
             weights=weights,
@@ -98,17 +98,15 @@ class PartlySeen:
 
     @property
     def rows_a_step(self) -> float:
-        """Seen senders whose noise is unknown, on average."""
         return float(np.mean([of_step.size for of_step in self.rows]))
 
     @property
     def hidden(self) -> NDArray[np.bool_]:
-        """Unknown senders that are not seen, in the last step."""
         return np.asarray(self.hidden_at[-1])
 
     @property
     def all_released(self) -> bool:
-        """What is released tells apart every hidden message of the last step, or every sum of those of all steps."""
+        """Whether what is released tells apart all hidden messages of the last step, or all sums over the steps."""
         return self.released is not None and len(self.released) == int(self.hidden.sum())
 
     @cached_property
@@ -136,7 +134,6 @@ class PartlySeen:
         return rows / norms[:, None], 2 * self.scale.shape[1] * EPS * float(np.linalg.norm(sizes / norms))
 
     def chosen(self, victims: list[int]) -> NDArray[np.intp]:
-        """The victims whose noise is unknown."""
         return np.asarray([u for u in victims if self.unknown[u]], dtype=np.intp)
 
     def view_grams(
@@ -163,6 +160,13 @@ class PartlySeen:
         return [grams_by_content.get(u, known) for u in victims]
 
 
+class PartForm(ViewForm):
+    """A form for these views."""
+
+    def __init__(self, part: PartlySeen) -> None:
+        self.part = part
+
+
 def _released_rows(
     view: AlgorithmView, last: sp.csr_array, available: NDArray[np.bool_]
 ) -> tuple[FloatArray | None, bool]:
@@ -170,8 +174,7 @@ def _released_rows(
 
     Final models are W times the last messages, and sums of models W times sums of messages, W being the same in every
     step. Seen messages explain the rest, so only the column space of W over the hidden ones counts: an orthonormal
-    basis of it. A singular value between rounding level and RANK_TOLERANCE leaves
-    the rank of W untold.
+    basis of it. A singular value between rounding level and RANK_TOLERANCE leaves the rank of W untold.
     """
     n, hidden = available.size, np.flatnonzero(~available)
     if view.unreleased or not hidden.size:

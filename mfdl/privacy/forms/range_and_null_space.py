@@ -43,9 +43,9 @@ from ...check import FloatArray
 from ...errors import UnsupportedMechanism
 from ...floats import EPS
 from ...noise import CausalNoise
-from ...trust.view import View
-from .base import Blocks, Group, ViewForm, ViewGram
-from .partly_seen import PartlySeen
+from ...trust.view import AlgorithmView
+from .base import Blocks, Group, ViewGram
+from .partly_seen import PartForm, PartlySeen
 
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
@@ -53,15 +53,12 @@ SPARSE = 8  # how much slower an entry of a sparse product is than one of a dens
 MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
 
 
-class Range(ViewForm):
-    """The form for views, one W; or any, with independent noise, where the dense form would be asked."""
-
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
+class Range(PartForm):
+    """Views with one W; or any, with independent noise, where the dense form would answer else."""
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or (part.dense_otherwise and part.released is not None and not part.all_released):
             return None
         return cls(part) if part.constant or part.dense_otherwise or _shows_nothing(part) else None
@@ -345,25 +342,21 @@ class RangeForm:
 
 
 def _operator(W: sp.csr_array) -> sp.csr_array | FloatArray:
-    """W as products with it are faster."""
     return W if W.nnz * SPARSE < W.shape[0] * W.shape[1] else W.toarray()
 
 
-class NullSpace(ViewForm):
-    """The form for views, any W per step; final models too where W changes."""
-
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
+class NullSpace(PartForm):
+    """Views with any W per step; final models too where W changes."""
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or not part.noise.fresh or part.rows_a_step == 0:
             return None
         return cls(part) if part.dense_otherwise or part.released is None else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Four times its multiplications: its blocks are smaller than those of the range form, and slower for it."""
+        """Four times its multiplications: its blocks are smaller than those of the range form."""
         T, v = len(self.part.scale), self.part.chosen(list(victims)).size
         h = float(self.part.hidden_at.sum(axis=1).max())
         return 4 * T * h**2 * (h + T * v / 2)
@@ -470,5 +463,4 @@ class NullSpaceForm:
 
 
 def _solved(L: FloatArray, right: FloatArray) -> FloatArray:
-    """L^-1 times the right side, L lower triangular and perhaps empty."""
     return np.asarray(scipy.linalg.solve_triangular(L, right, lower=True, check_finite=False)) if right.size else right

@@ -42,7 +42,7 @@ from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
-from ...trust.view import AlgorithmView, View
+from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
 from .base import KNOWN_NOISE, Blocks, Group, Structured, ViewForm, ViewGram, gradients_enter
 from .dense_form import DenseForm
@@ -63,26 +63,29 @@ class Separable(ViewForm):
     Args: noise: N; known: bool (T, columns), the parts of the base noise that the attacker knows.
     """
 
+    asks_encoder = True
+
     def __init__(self, noise: NoiseOperator, known: Known) -> None:
         self.noise, self.known = noise, known
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.shows_injections:
-            return None
-        return cls.of_noise(view.algorithm.noise, view.knowledge.known_noise)
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        return cls.from_noise(view.algorithm.noise, view.knowledge.known_noise) if view.shows_injections else None
 
     @classmethod
-    def of_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
+    def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
         """The form of the injections themselves, or None where the noise has none."""
         causal = noise.causal
-        fresh = noise.is_zero or (causal is not None and causal.fresh)
-        covered = fresh or (
-            not (known != known[0]).any()
-            and (
-                (causal is not None and (causal.shared or _own_column(causal) or _invertible(causal, known)))
-                or (noise.joint is not None and not known.any())
-                or bool(known.all())
+        covered = (
+            noise.is_zero
+            or noise.step_factor is not None
+            or (
+                not (known != known[0]).any()
+                and (
+                    (causal is not None and (causal.shared or _own_column(causal) or _invertible(causal, known)))
+                    or (noise.joint is not None and not known.any())
+                    or bool(known.all())
+                )
             )
         )
         return cls(noise, known) if covered else None
@@ -97,40 +100,34 @@ class Separable(ViewForm):
             return [ViewGram.silent(T, "there is no noise")] * len(victims)
         if self.known.all() and not noise.local:
             return [ViewGram.silent(T, "there is no noise that the attacker does not know")] * len(victims)
-        if noise.joint is not None:
-            return list(_joint(noise.joint, [(u,) for u in victims]))
         causal = noise.causal
-        assert causal is not None
-        if _own_column(causal):
+        if causal is not None and _own_column(causal):
             return list(self._own_columns(causal, victims))
-        if causal.fresh:
-            return list(self._fresh(causal, victims))
-        if causal.shared:
-            return list(_one_encoder(causal, self.known[0], victims))
-        per_column = _one_encoder_per_column(causal, [(u,) for u in victims])
-        return [None] * len(victims) if per_column is None else list(per_column)
+        if causal is not None and causal.shared:
+            return self._fresh(causal, victims) if causal.fresh else _one_encoder(causal, self.known[0], victims)
+        return list(self._mixed_encoders([(u,) for u in victims]))
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        """Blocks where each node has columns of its own; else the Gram of the owners' rows of the noise."""
         noise, causal = self.noise, self.noise.causal
         if noise.is_zero or self.known.all() or (causal is not None and _own_column(causal)):
             nodes = list(dict.fromkeys(u for group in groups for u in group))
             of = dict(zip(nodes, self.grams(nodes), strict=True))
             return [Blocks(tuple(g for u in group if (g := of[u]) is not None)) for group in groups]
-        if noise.joint is not None:
-            return list(_joint(noise.joint, groups))
-        assert causal is not None
-        if causal.fresh or causal.shared:
+        if causal is not None and causal.shared:
             return list(_products(causal, self.known, groups))
-        per_column = _one_encoder_per_column(causal, groups)
-        return [None] * len(groups) if per_column is None else list(per_column)
+        return list(self._mixed_encoders(groups))
+
+    def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
+        if self.noise.joint is not None:
+            return _joint(self.noise.joint, groups)
+        assert self.noise.causal is not None
+        return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
-        """Each node injects a column of its own."""
         computed: dict[tuple[int, float], ViewGram] = {}
         scales = np.ones(noise.slots_per_step) if noise.factor is None else noise.node_scales
 
-        def gram_of(u: int) -> ViewGram:
+        def own_gram(u: int) -> ViewGram:
             known = self.known[:, u]
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
@@ -143,7 +140,7 @@ class Separable(ViewForm):
         for u in victims:
             alike = -1 if noise.shared and not partly[u] else u, float(scales[u])
             if alike not in computed:
-                computed[alike] = gram_of(u).over_noise(alike[1])
+                computed[alike] = own_gram(u).over_noise(alike[1])
             grams.append(computed[alike])
         return grams
 
@@ -177,7 +174,7 @@ def encoder_gram(encoder: Encoder) -> ViewGram:
         written = written_out(encoder)
         assert written.array is not None
         assert written.inverse is not None
-        return _of_parts(written.array, written.inverse, [slice(None)])[0]
+        return _part_grams(written.array, written.inverse, [slice(None)])[0]
     T, inflation = encoder.size, encoder.inflation
     unproven = math.isinf(inflation)
     structured = Structured(encoder)
@@ -185,32 +182,29 @@ def encoder_gram(encoder: Encoder) -> ViewGram:
 
 
 def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
-    """C_k^T C_k."""
     if noise.shared:
         return encoder_gram(noise.encoder)
-    return _of_parts(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
+    return _part_grams(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
 
 
-def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
-    """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
+def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
+    """C^T C of some columns each; from N alone where C is not its inverse up to a small factor."""
     inflation = inflation_of(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
-        return [_of_columns(C[:, part], inflation) for part in parts]
+        return [_product_gram(C[:, part], inflation) for part in parts]
     X, errors = known
     return [ViewGram(X[part][:, part], errors[part][:, part]) for part in parts]
 
 
-def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
-    """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
-    to the products of absolute values.
-    """
+def _product_gram(C: FloatArray, inflation: float) -> ViewGram:
+    """C^T C; this product and C N carry at most one unit roundoff a term, relative to products of absolute values."""
     why = "" if math.isfinite(inflation) else UNPROVEN
     return ViewGram(C.T @ C, sum_rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
 def injected_inflation(noise: CausalNoise) -> float:
-    """By what factor rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
+    """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
 
@@ -218,7 +212,7 @@ def injected_inflation(noise: CausalNoise) -> float:
 def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
     columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
     parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _of_parts(noise.encoder.array, noise.inverse, parts)
+    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -227,7 +221,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
     size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
 
     @functools.cache
-    def of(a: float, da: float, shows: bool, upper: bool) -> ViewGram:
+    def scaled(a: float, da: float, shows: bool, upper: bool) -> ViewGram:
         open_, off = singular or shows, da + 4 * UNIT * (a + da)
         return ViewGram(
             a * gram.values,
@@ -241,7 +235,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
         )
 
     numbers = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
-    return [None if u else of(*each) for each, u in zip(numbers, left.undecided, strict=True)]
+    return [None if u else scaled(*each) for each, u in zip(numbers, left.undecided, strict=True)]
 
 
 def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list[ViewGram | None]:
@@ -261,7 +255,7 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
         M, off = (np.stack([getattr(part, name)[np.ix_(at, at)] for part in parts]) for name in ("inverse", "errors"))
         off = off + 4 * UNIT * (np.abs(M) + off)
         if over_time is None:
-            X, errors = (_of_steps(entries[of_step.ravel()]) for entries in (M, off))
+            X, errors = (_block_diagonal(entries[of_step.ravel()]) for entries in (M, off))
         else:
             size = np.abs(over_time.matrix) + over_time.entry_error
             X = np.kron(M[0], over_time.matrix)
@@ -274,8 +268,8 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
     return [gram(group) for group in groups]
 
 
-def _of_steps(entries: FloatArray) -> FloatArray:
-    """Arrays of owners for each step, shape (T, s, s), as one of owners and steps that joins no two steps."""
+def _block_diagonal(entries: FloatArray) -> FloatArray:
+    """Arrays of owners for each step, shape (T, s, s), as one over owners and steps."""
     T, owners, _ = entries.shape
     joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
     joint[:, steps, :, steps] = entries
@@ -317,7 +311,6 @@ def _pairs(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def _mixed(weights: FloatArray, grams: FloatArray) -> FloatArray:
-    """sum_k weights_k (x) grams_k, owners first."""
     X = np.tensordot(weights, grams, (0, 0)).transpose(0, 2, 1, 3)
     return np.asarray(X.reshape(X.shape[0] * X.shape[1], -1))
 
@@ -340,38 +333,33 @@ def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 class Injections(ViewForm):
     """The bound, for any messages and models of an algorithm whose noise enters where its gradients do."""
 
+    of_any_view = True
+
     def __init__(self, form: Separable | DenseForm, enters: NDArray[np.bool_]) -> None:
-        self.form, self.enters = form, enters  # (T, n)
+        self.form, self.enters, self.asks_encoder = form, enters, form.asks_encoder  # (T, n)
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        if not isinstance(view, AlgorithmView) or not view.algorithm.noise_enters_with_gradients:
+    def from_algorithm(cls, view: AlgorithmView) -> Self | None:
+        if not view.algorithm.noise_enters_with_gradients:
             return None
         noise, masks = view.algorithm.noise, view.knowledge
-        form = Separable.of_noise(noise, masks.known_noise) or DenseForm.of_injections(view.algorithm, masks)
+        form = Separable.from_noise(noise, masks.known_noise) or DenseForm.from_injections(view.algorithm, masks)
         return None if form is None else cls(form, gradients_enter(view.algorithm))
 
     def cost(self, victims: Sequence[int]) -> float:
         return self.form.cost(victims)
 
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        def bound(group: Group, gram: ViewGram | Blocks | None) -> ViewGram | Blocks | None:
-            if isinstance(gram, Blocks):
-                return Blocks(tuple(self._bound(x, self.enters[:, u]) for u, x in zip(group, gram.parts, strict=True)))
-            return None if gram is None else self._bound(gram, np.concatenate([self.enters[:, u] for u in group]))
-
-        return [bound(*pair) for pair in zip(groups, self.form.joint_grams(groups), strict=True)]
-
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        of_form = self.form.grams(victims)
-        return [
-            None if gram is None else self._bound(gram, self.enters[:, u])
-            for u, gram in zip(victims, of_form, strict=True)
-        ]
+        pairs = zip(victims, self.form.grams(victims), strict=True)
+        return [None if gram is None else self._bound((u,), gram) for u, gram in pairs]
 
-    @staticmethod
-    def _bound(gram: ViewGram, enters: NDArray[np.bool_]) -> ViewGram:
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        pairs = zip(groups, self.form.joint_grams(groups), strict=True)
+        return [None if gram is None else gram.mapped(group, self._bound) for group, gram in pairs]
+
+    def _bound(self, owners: Group, gram: ViewGram) -> ViewGram:
         """X where the gradients of steps that enter nothing are zero."""
+        enters = np.concatenate([self.enters[:, u] for u in owners])
         bound = dataclasses.replace(gram, upper=True, form=INJECTIONS)
         if enters.all() or math.isinf(gram.inflation):
             return bound

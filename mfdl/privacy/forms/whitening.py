@@ -93,7 +93,7 @@ def whiten(
         rounding: entrywise bounds on how far A and B are from the exact ones; None: far less than the decomposition.
     Cost: one SVD of B; two where given entries spread over more than SPREAD.
     """
-    scaled = _Scaled.of(A, B)
+    scaled = _Scaled.from_arrays(A, B)
     A, B, given = scaled.A, scaled.B, scaled.given.any(axis=0)
     size = max(*B.shape, A.shape[1], 1)
     tolerance = RANK_SAFETY * size * EPS
@@ -163,7 +163,7 @@ class _Scaled:
     lost: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, A: FloatArray, B: FloatArray) -> _Scaled:
+    def from_arrays(cls, A: FloatArray, B: FloatArray) -> _Scaled:
         columns, given = _power_of_two(A, axis=0), A != 0
         A = A / columns
         selected = np.flatnonzero(given.any(axis=1) | B.any(axis=1))

@@ -377,7 +377,7 @@ def from_module(
 
 def _owners(given: Any, num_nodes: int) -> Owners:
     """Raises: InvalidInput: nodes that do not exist, or the same steps, which the executor's order does not keep."""
-    owners = Owners.of(given)
+    owners = Owners.from_value(given)
     if owners.same_steps:
         raise InvalidInput("record_owners must be without same_steps: each node orders its records by itself.")
     if owners.most > num_nodes or any(group[-1] >= num_nodes for group in owners.groups):
