@@ -394,6 +394,19 @@ def long_pages(project: Project) -> list[str]:
     return [page for page in PAGES(project) if int(page.split()[0]) > 1500 and not page.endswith(THEORY)]
 
 
+def wide_code(project: Project) -> list[str]:
+    """Lines of more than 79 columns in the code blocks of pages; `{code-cell}` is code, other directives are not."""
+    places = []
+    for path in sorted(project.root.glob("docs/*.md")):
+        kind = None  # of the block that a line is in
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.startswith("```"):
+                kind = line[3:] if kind is None else None
+            elif kind is not None and not re.match(r"\{(?!code)", kind) and len(line) > 79:
+                places.append(f"{path.relative_to(project.root)}:{number} {line}")
+    return places
+
+
 def public_names(packages: re.Pattern[str]) -> Callable[[Project], list[str]]:
     """Names of the matching packages, from the list in `tests/test_public_names.py`."""
 
@@ -442,6 +455,7 @@ COUNTS = (
     Count("test-lines", "lines of tests", 61_991, texts("tests/**/*.py", lambda text: len(text.splitlines())), total),
     Count("words", "words of pages", 46_992, PAGES, total),
     Count("long-pages", "pages of more than 1,500 words that are no theory", 0, long_pages),
+    Count("wide-code", "lines of code on pages of more than 79 columns", 0, wide_code),
     Count("names", "public names of the library", 250, public_names(re.compile(r"mfdl(\.\w+)?"))),
     Count("top-level", "names of `mfdl` itself", 40, public_names(re.compile("mfdl"))),
     Count("reach-trust", "lines that `import mfdl.trust` loads", 11_797, reach("import mfdl.trust"), total),

@@ -252,7 +252,7 @@ class _Asked:
         asked for.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
-        release = "not applicable" if self.algorithm.released_of_all_sent else view.release
+        release = "not applicable" if self.algorithm.released_by_messages else view.release
         more = View.of(self.algorithm, known, release=release, attacker=view.attacker)
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):

@@ -188,7 +188,7 @@ def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
     """C_k^T C_k."""
     if noise.shared:
         return encoder_gram(noise.encoder)
-    return _of_parts(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
+    return _of_parts(noise.column_encoder(column), noise.column_inverse(column), [slice(None)])[0]
 
 
 def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
