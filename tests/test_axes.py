@@ -19,7 +19,7 @@ def test_flat_index_is_time_major_and_a_bijection(axis):
     T, n = axis.num_steps, axis.num_nodes
     by_node = [[axis.flat(t, u) for t in range(T)] for u in range(n)]
     assert [axis.flat(t, u) for t in range(T) for u in range(n)] == list(range(axis.size))
-    assert [axis.of_node(u).tolist() for u in range(n)] == by_node
+    assert [axis.node_columns(u).tolist() for u in range(n)] == by_node
     assert axis.node_major().tolist() == np.concatenate(by_node).tolist()
 
 

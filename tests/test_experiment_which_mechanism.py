@@ -115,7 +115,7 @@ def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row
     place = scenes.QUICK if scenes.QUICK.has(row) else scenes.scene("logistic/torus")
     config = place.config(row, 0.726, 0.1, 7)
     assert (config.precondition is not None) == row.preconditioned
-    entry = registry.entry_of(*config.mechanisms)
+    entry = registry.find_entry(*config.mechanisms)
     assert not entry.models or row.rankings[0] in entry.models
     assert "," not in row.label  # --rows splits there
 

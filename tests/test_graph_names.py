@@ -19,7 +19,7 @@ TAKES_A_GRAPH = {
     "graphs.load": graphs.load,
     "graphs.load_sparse": graphs.load_sparse,
     "graphs.labels": graphs.labels,
-    "graphs.index_of": lambda graph: graphs.index_of(graph, "5"),
+    "graphs.label_index": lambda graph: graphs.label_index(graph, "5"),
     "graphs.adjacency": graphs.adjacency,
     "graphs.content_hash": graphs.content_hash,
     "graphs.require_connected": graphs.require_connected,

@@ -347,15 +347,15 @@ def test_adjacency_of_one_node_is_zero():
 
 def test_nodes_are_found_by_label_text_and_index():
     G, families = graphs.load(nx.Graph([(10, 20), (20, 30)])), graphs.load("florentine")
-    assert [graphs.index_of(G, label) for label in (20, np.int64(20), "20", "#1")] == [1, 1, 1, 1]
-    assert graphs.index_of(families, "Medici") == 1
+    assert [graphs.label_index(G, label) for label in (20, np.int64(20), "20", "#1")] == [1, 1, 1, 1]
+    assert graphs.label_index(families, "Medici") == 1
     for label, message in (
         ("Medicci", r"node 'Medicci' is not in graph 'florentine'; did you mean 'Medici'\?"),
         ("#15", r"node '#15' is not in graph.*'#0' to '#14'"),
         (0, r"node '0' is not in graph 'florentine'\."),
     ):
         with pytest.raises(InvalidInput, match=message):
-            graphs.index_of(families, label)
+            graphs.label_index(families, label)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,7 @@ NAMES = (
     "audit",
     "epsilon",
     "attack",
-    "sweep",
     "budgets",
-    "check_budget",
     "views",
     "compare",
 )
@@ -45,12 +43,10 @@ THEORY = [
         "random_walks",
         "released",
         "sampling",
-        "balls_in_bins",
         "shared_randomness",
         "spatial_noise",
         "step_rules",
-        "testing_oracles",
-        "testing_strategies",
+        "testing_cases",
         "time_and_nodes",
     )
 ]
@@ -61,9 +57,9 @@ LONG = {
         "howto_training_loop.md",
         "howto_trust_model.md",
         "howto_views.md",
-        "balls_in_bins.md",
+        "sampling.md",
         "plan.md",
-        "testing_strategies.md",
+        "testing_cases.md",
     ),
 }  # a second or more each
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]

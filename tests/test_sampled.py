@@ -305,7 +305,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
 def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_encoder():
     algorithm = encoded()
     guarantee = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
-    C = np.abs(algorithm.noise.causal.encoder_of(0))
+    C = np.abs(algorithm.noise.causal.column_encoder(0))
     M = sum(C[:, e * 4 : e * 4 + 4] for e in range(3))
     M = M.T @ M
     assert guarantee.sensitivity == pytest.approx(math.sqrt(M.diagonal().max()), rel=1e-9)

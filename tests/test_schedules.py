@@ -100,7 +100,7 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
         theta = W.dense() @ rows[r]
     A = rows.reshape(T * n, T * n)
     algorithm = algorithms.anti_pgd(Dynamics(W, rates, momentum=momentum, weight_decay=decay), SCHEME)
-    N = np.kron(np.linalg.inv(algorithm.noise.encoder_of(0)), np.eye(n))
+    N = np.kron(np.linalg.inv(algorithm.noise.column_encoder(0)), np.eye(n))
     for loss in sensitivity_by_victim(algorithm, trust.LDP()):
         X, outside = pinv_gram(of_node(A, loss.victim, n), A @ N)
         assert not outside.any()

@@ -88,7 +88,7 @@ def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
 def test_regular_draws_are_simple_and_regular(n, degree, seed):
     n += n * degree % 2
     edges = named.regular_edges(n, degree, seed)
-    graph = graphs.SparseGraph.of_edges(tuple(range(n)), edges, "drawn")
+    graph = graphs.SparseGraph.from_edges(tuple(range(n)), edges, "drawn")
     assert graph.num_edges == len(edges)  # no loop, no repeat
     assert_array_equal(np.diff(graph.links.indptr), degree)
     assert named.joins_all_nodes(n, edges) == nx.is_connected(graph.networkx())

@@ -236,7 +236,7 @@ def test_files_keep_everything(tmp_path, q):
     algorithm = algorithms.build(name, Dynamics(MH("ring:n=5")), EveryStep(2))
     F = algorithm.noise.factor.toarray()
     assert_allclose(F @ F.T, solved.covariance, atol=1e-9 * np.abs(solved.covariance).max())
-    assert algorithms.registry.models_of(name, algorithm)[0] == "eavesdropper"
+    assert algorithms.registry.meant_models(name, algorithm)[0] == "eavesdropper"
     with pytest.raises(InvalidInput, match="made for 5 nodes"):
         algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2))
 

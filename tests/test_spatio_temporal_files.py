@@ -10,7 +10,7 @@ from spatio_temporal_cases import KINDS, PATH, RING, SCHEME, worst_loss
 
 from mfdl import algorithms, factorization, gossip
 from mfdl.algorithms import spatio_temporal_noise
-from mfdl.algorithms.registry import LOCAL, SHARED, models_of
+from mfdl.algorithms.registry import LOCAL, SHARED, meant_models
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
@@ -47,7 +47,7 @@ def test_files_keep_everything(written, kind, groups, q):
     assert_array_equal(again.noise.holders().toarray(), algorithm.noise.holders().toarray())
     assert again.factorization.objective == solution.objective
     private = groups is not None  # these seeds cannot help, so that each node holds its own noise
-    assert models_of(again.name, again) == (LOCAL if private else SHARED)
+    assert meant_models(again.name, again) == (LOCAL if private else SHARED)
     if kind == "kronecker":
         assert (loaded.space.groups, loaded.space.private_variance) == (
             solution.space.groups,

@@ -2,7 +2,7 @@
 
     python -m experiments.nvflare_nodes --mechanism decor --steps 32 --out DIR [--kill 2@13]
 
-Killed at any moment and given the same command again, it goes on where it stood. Page: docs/nvflare_nodes.md.
+Killed at any moment and given the same command again, it goes on where it stood. Page: docs/real_nodes.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a `LinearAlgorithm` is checked for when it is made: sizes, order of steps, and who can send what.
+"""Checks of a new `LinearAlgorithm`: sizes, order of steps, and which node can send which message.
 
 A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps; otherwise a
 number would speak of other messages than those that are sent. Which node computes an entry of the
-state, and takes whose gradient for it, nobody can tell from the maps: that is the author's to answer for.
+state, and takes whose gradient for it, cannot be told from the maps: the author answers for it.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender
 
 
 def _pattern(matrix: sp.csr_array) -> sp.csr_array:
-    """Where entries are other than zero, as bool csr."""
+    """Non-zero entries as bool csr."""
     return sp.csr_array(matrix != 0)
 
 

@@ -85,7 +85,7 @@ def noise_error(
     if not noise.fresh or noise.causal is None:
         effects = noise.rmatmat(effects_of_noise(algorithm, counted).T)
         return Estimate(float(np.square(effects).sum()) / rate**2, 0.0)
-    total = (_by_recursion if counted.released is None else _of_released)(algorithm, noise.causal.mixing, counted)
+    total = (_by_recursion if counted.released is None else _released_error)(algorithm, noise.causal.mixing, counted)
     return Estimate(total / rate**2, 0.0)
 
 
@@ -181,7 +181,7 @@ def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, counted: Noi
     return total
 
 
-def _of_released(algorithm: LinearAlgorithm, factor: sp.csr_array, counted: NoiseObjective) -> float:
+def _released_error(algorithm: LinearAlgorithm, factor: sp.csr_array, counted: NoiseObjective) -> float:
     """Noise fresh in each step in the released models, through the algorithm's own maps: |F W^g R (I (x) f)|^2."""
     assert counted.released is not None
     releasing = algorithm.releasing(counted.released)

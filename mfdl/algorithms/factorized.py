@@ -200,7 +200,7 @@ def toeplitz(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
 @MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
 @solved_by(best_of_form, form="buffered", without=["bandwidth"])
 def blt(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, whatever T is.
+    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, for any T.
 
     Args: those of `factorization.factorize_long` with form "buffered".
     Source: arXiv:2408.08868, there for prefix sums.

@@ -48,7 +48,7 @@ def decentralized(
         key = id(weights), rate  # of the schedule, which keeps them
         if key not in rounds:
             last = next(reversed(rounds.values()), None)
-            rounds[key] = Round.of(plain.of(weights, rate), receivers_of(weights), like=last)
+            rounds[key] = Round.from_recursion(plain.step_maps(weights, rate), receivers_of(weights), like=last)
         return rounds[key]
 
     algorithm = LinearAlgorithm(
@@ -67,7 +67,7 @@ def decentralized(
 
 
 def receivers(weights: sp.csr_array) -> sp.csr_array:
-    """Who receives each node's message: the others that give it weight; shape (n, n), bool."""
+    """Receivers of each node's message, the others that give it weight; shape (n, n), bool."""
     return matrices.sparse_mask(receivers=(weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
 
 
@@ -131,7 +131,7 @@ def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "com
 
     With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level: each
     node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n. On a topology with doubly stochastic
-    gossip that number is one for non-adaptive gradients: models that nobody sees carry a gradient to neighbours,
+    gossip that number is one for non-adaptive gradients: hidden models carry a gradient to neighbours,
     whose own gradients react to it. For training no more is shown there than for DP-D-SGD, whose noise `calibrate`
     takes; and the accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with
     1 / sqrt(n) of that noise on a topology, as published, is DP-D-SGD `with_noise`, and its guarantee says so.

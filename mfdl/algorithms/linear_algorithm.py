@@ -1,6 +1,6 @@
 """LinearAlgorithm: a decentralized learning algorithm as one linear recursion.
 
-Written once per algorithm, read by everybody: per step, sparse maps take state, gradients and injected noise to
+Per step, sparse maps take state, gradients and injected noise to
 messages and the next state, and one operator N says how base noise Z becomes injected noise. From these come the
 message operators (<- G, <- Z), their transposes, the operator of the models at which gradients are taken, the
 released models and the executor. An algorithm knows nothing of attackers; that is `mfdl.trust`.
@@ -83,7 +83,7 @@ class LinearAlgorithm(Shown):
             transposed: start models in their places, zero elsewhere.
         factorization: the certified factorization behind the noise, if there is one.
         released: which linear map of the trajectory is evaluated and published; default the final models.
-        kinds: the distinct rounds, in order of appearance: equal ones are one, whoever made them.
+        kinds: the distinct rounds, in order of appearance: equal ones are one.
         kind_of_round: which of `kinds` each round is, shape (rounds,).
 
     All arrays are kept read-only: what was accounted is what runs.
@@ -182,7 +182,7 @@ class LinearAlgorithm(Shown):
 
     @property
     def noise_in_words(self) -> str:
-        """How its noise is correlated."""
+        """Description of the correlation of its noise."""
         if self.noise.is_zero:
             return "no noise"
         over_time = "fresh at every step" if self.noise.fresh else "correlated over time"
@@ -217,7 +217,7 @@ class LinearAlgorithm(Shown):
     def noise_enters_with_gradients(self) -> bool:
         """Whether injected noise enters exactly where gradients do, in every round, one slot per node.
 
-        Then everything anybody can ever see is a function of the injected sums G + N Z and of public start models.
+        Then every view is a function of the injected sums G + N Z and of public start models.
         """
         return self.noise.slots_per_step == self.num_nodes and all(
             kind.noise_enters_with_gradients for kind in self.kinds
@@ -243,7 +243,7 @@ class LinearAlgorithm(Shown):
             for kind, W, rate in pairs.values()
             for has, wanted in zip(
                 vars(self.kinds[kind].driven_by("gradient")).values(),
-                vars(plain.of(W, rate, self.divisors)).values(),
+                vars(plain.step_maps(W, rate, self.divisors)).values(),
                 strict=True,
             )
         )
@@ -261,40 +261,37 @@ class LinearAlgorithm(Shown):
 
     @cached_property
     def holders(self) -> sp.csr_array:
-        """Who knows each part of the noise: bool csr (parts per step, n); who sends it is one of them."""
+        """Nodes that know each part of the noise, its sender among them: bool csr (parts per step, n)."""
         return sp.csr_array(self.noise.holders(), dtype=bool)
 
     @cached_property
-    def of_all_sent(self) -> Flow:
-        """What follows exactly from all messages that are sent, and nothing else."""
+    def sent_flow(self) -> Flow:
+        """Quantities that follow exactly from all sent messages, and nothing else."""
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
 
     @property
-    def released_of_all_sent(self) -> bool:
+    def released_by_messages(self) -> bool:
         """Whether all messages that are sent determine what is released."""
-        known = self.of_all_sent
+        known = self.sent_flow
         return known.final_models and (self.released.is_last or known.models)
 
     @property
     def divisors_cancel(self) -> bool:
-        """Whether public divisors leave alone what one who sees all messages learns: they have the injected sums."""
-        return self.noise_enters_with_gradients and self.of_all_sent.injections
+        """Whether public divisors do not change the privacy loss: all messages together show the injected sums."""
+        return self.noise_enters_with_gradients and self.sent_flow.injections
 
     @cached_property
     def private_noise_is_separate(self) -> bool:
-        """See `workloads.separates_private_noise`."""
         return separates_private_noise(self)
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        """Labels of the nodes, in their order."""
         return self.dynamics.gossip.labels
 
     @property
     def num_nodes(self) -> int:
-        """n."""
         return self.dynamics.num_nodes
 
     @cached_property
@@ -385,7 +382,7 @@ class LinearAlgorithm(Shown):
 
     @cached_property
     def released_from_gradients(self) -> WeightedStates:
-        """What is released of each node, before further gossip, <- G: shape (n, T * n); start models removed."""
+        """Released models before further gossip <- G, shape (n, T * n); start models removed."""
         of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
         return self._recursion(WeightedStates, "gradient", **of)
 

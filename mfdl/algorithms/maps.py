@@ -164,7 +164,6 @@ def _warn_where_unstable(step: Sequence[Round], state: int, num_steps: int) -> N
 
 
 def _listed(step: Any) -> list[Maps | Round]:
-    """The rounds of a step."""
     listed = [step] if isinstance(step, Mapping | Round) else step
     kinds = {isinstance(exchange, Mapping | Round) for exchange in listed} if isinstance(listed, Sequence) else set()
     if kinds != {True}:
@@ -197,7 +196,7 @@ def _round(maps: Maps | Round, together: bool, known: dict[str, int], where: str
 
 @contextlib.contextmanager
 def _refused_at(where: str, letters: Mapping[str, str] | None = None) -> Iterator[None]:
-    """What is refused says in which step, and beside the name of a map the letter that was written for it."""
+    """Adds to a refusal the step, and to the name of a map the letter that was written for it."""
     try:
         yield
     except InvalidInput as error:
@@ -267,7 +266,7 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> NDArray
 
 
 def _users(rounds: Sequence[Round], M: sp.csr_array, sender: NDArray[np.intp]) -> sp.csr_array:
-    """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
+    """Nodes other than the sender that use each message in any round: bool csr (messages, n)."""
     number, none = matrices.numbered(), sp.csr_array((sender.size, M.shape[0]), dtype=bool)
     answers = {number(users): users for _, users in message_users(rounds, M, sender)}
     return sp.csr_array(sum(answers.values(), none), dtype=bool)

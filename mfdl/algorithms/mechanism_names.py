@@ -51,7 +51,7 @@ class MechanismEntry(Entry):
 
     @property
     def form(self) -> str:
-        """How `--set` gives its first parameter."""
+        """Text by which `--set` gives its first parameter."""
         first = next(iter(self.parameters.values()), None)
         return self.name if first is None else f"{first.name}=<{first.type_name}>"
 
@@ -88,7 +88,7 @@ def shares_noise(algorithm: LinearAlgorithm) -> bool:
 
 
 def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
-    """What to say of shared noise under a trust model in which it counts as known; empty elsewhere."""
+    """Warning about shared noise under a trust model in which it counts as known; empty elsewhere."""
     if trust not in ALONE or not shares_noise(algorithm):
         return ""
     return (

@@ -136,7 +136,7 @@ def two_hop_dsgd(
 
         theta' = (1 - share) W m(t) + share W^2 m(t - 1),  m(t) = theta_t - eta_t i_t,  m(-1) = theta_0
 
-    A message of a neighbour is known to whoever heard it; one of a neighbour's neighbour comes forwarded.
+    A message of a neighbour is known to its receivers; one of a neighbour's neighbour comes forwarded.
 
     Args: share: of the average that older messages two hops far make up, in [0, 1]. noise: on gradient sums; default
         fresh independent noise.

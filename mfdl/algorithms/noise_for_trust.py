@@ -1,7 +1,7 @@
 """Noise that is optimal for a trust model: one slot a message, correlated over the rounds and steps of its node.
 
 With K gossip rounds a step, node v adds noise to each of its messages: slot 0 with the gradient, slot k in round k,
-and, where models are published, slot K to the model that it then sends to everybody and goes on from. All noise of a
+and, where models are published, slot K to the model that it then sends to all and goes on from. All noise of a
 step is drawn with the gradient and waits in the state of the node for its round. "Optimal" is within this class:
 Gaussian noise that each node draws alone, one slot a message, at a price of noise. Groups of nodes that share a seed
 draw noise for all of their messages besides, correlated between the nodes too, which an attacker inside knows.

@@ -56,7 +56,7 @@ def push_sum(
 
         x_{t+1} = S_t (x_t - eta_t i_t(z_t)),  that is  z_{t+1} = W_t (z_t - (eta_t / w_t) i_t),  i = g + e
 
-    A node sends shares of its sum; weights and shares are public, so whoever gets one has its z_t - (eta_t / w_t) i_t.
+    A node sends shares of its sum; weights and shares are public, so a share shows its z_t - (eta_t / w_t) i_t.
     D-SGD on the same gossip (`dp_dsgd`) leaves 1 / w_t out: then nodes that many send to count more than others.
 
     >>> import mfdl, networkx
@@ -68,7 +68,7 @@ def push_sum(
     Args:
         dynamics: on gossip of `gossip.push_sum`, of at least as many rounds as steps.
         noise: on gradient sums; default fresh independent noise. `mafalda(...).noise`, for one, is another.
-    Guarantees: where all messages are seen losses are those of D-SGD with the same noise, whatever the graph.
+    Guarantees: where all messages are seen losses are those of D-SGD with the same noise, on any graph.
     Raises: InvalidInput: other gossip, or fewer rounds than steps. UnsupportedMechanism: momentum, weight decay, or
         several gossip rounds per step.
     Cost: one round for each step, O(nodes + edges).
@@ -111,14 +111,14 @@ def random_walk(
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
     >>> walk = mfdl.gossip.sampled_walk(W, steps=8, seed=0)
     >>> algorithm = random_walk(mfdl.Dynamics(W, 0.1), mfdl.EveryStep(8), walk=walk)
-    >>> int(algorithm.sent.sum()), int((walk[1:-1] != walk[:-2]).sum()) + 1  # the last goes to everybody
+    >>> int(algorithm.sent.sum()), int((walk[1:-1] != walk[:-2]).sum()) + 1  # the last goes to all
     (5, 5)
 
     Args:
         dynamics: its gossip holds the probabilities of the walk; only its weights other than zero matter here.
         participation: of all steps; a record takes part in those of them in which its node holds the token.
         walk: node indices (T + 1,), as `gossip.sampled_walk` makes it.
-        to_all: after the last step everybody gets the token, so that final models are the token; else only walk[T]
+        to_all: after the last step all nodes get the token, so that final models are the token; else only walk[T]
             does, and final models are what each node had last.
         noise: on gradient sums; default fresh independent noise.
 

@@ -228,7 +228,7 @@ def corn_pairwise(
 
 
 def _counted(participation: Participation, horizon: int | None, weights: ErrorWeights | None) -> dict[str, Any]:
-    """Which models count: those after one step, as published, or with weights those of the whole run."""
+    """The counted models: those after one step, as published, or with weights those of the whole run."""
     if horizon is None:
         horizon = 1 if weights is None else participation.num_steps
     return {"horizon": horizon, "weights": weights}

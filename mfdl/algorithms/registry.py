@@ -50,7 +50,7 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
     return base, ErrorWeights.parse(text)
 
 
-def entry_of(name: str) -> MechanismEntry | None:
+def find_entry(name: str) -> MechanismEntry | None:
     """The entry of a name, with or without error weights; None for a file or an object."""
     base = split(name)[0]
     return MECHANISMS.get(base) or OF_BALLS_IN_BINS.get(base)
@@ -61,9 +61,9 @@ def is_of_balls_in_bins(name: str) -> bool:
     return split(name)[0] in OF_BALLS_IN_BINS
 
 
-def parameters_of(name: str) -> Mapping[str, Parameter]:
-    """What `--set` can give a mechanism's builder; nothing for a file."""
-    entry = entry_of(name)
+def settable_parameters(name: str) -> Mapping[str, Parameter]:
+    """Parameters that `--set` can give a mechanism's builder; none for a file."""
+    entry = find_entry(name)
     return {} if entry is None else entry.parameters
 
 
@@ -72,7 +72,7 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 
     Raises: InvalidInput: not key=value, a key the mechanism does not have, a value of another type.
     """
-    entry, given = entry_of(name), list(settings)
+    entry, given = find_entry(name), list(settings)
     if entry is None and given:
         raise InvalidInput(f"mechanism {name!r} has no parameters, got {given[0]!r}.")
     return {} if entry is None else entry.arguments(map(setting, given))
@@ -102,12 +102,12 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """
     check_name(name)
     if name.startswith(PREFIX):
-        return _of_the_caller(value_of(name, "mechanisms"), dynamics, participation)
+        return _built_by_caller(value_of(name, "mechanisms"), dynamics, participation)
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
     if participation.public is not participation:
         return _drawn_secretly(build(name, dynamics, participation.public, **parameters), participation)
-    if (entry := entry_of(name)) is not None:
+    if (entry := find_entry(name)) is not None:
         builder = entry.build if split(name)[1] is None else entry.best
         if parameters and builder is not entry.build:  # both would decide the same
             raise InvalidInput(
@@ -138,7 +138,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     return algorithm
 
 
-def _of_the_caller(given: Any, dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
+def _built_by_caller(given: Any, dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """An algorithm of the caller, or what their function builds.
 
     Raises: InvalidInput: it is of another graph, other step sizes or another participation than the others.
@@ -159,18 +159,18 @@ def _of_the_caller(given: Any, dynamics: Dynamics, participation: Participation)
     return algorithm
 
 
-def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
+def meant_models(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     """Names of the trust models under which a mechanism protects as it is meant to, its own first.
 
     Without noise: none at all, hence no model to contradict. A file's follow from who holds its noise.
     """
-    if (entry := entry_of(name)) is not None:
+    if (entry := find_entry(name)) is not None:
         return entry.models
     return SHARED if shares_noise(algorithm) else LOCAL
 
 
 def shortsighted(algorithm: LinearAlgorithm) -> str:
-    """What to say of noise over nodes that is the best for one step, in a run of several; empty elsewhere."""
+    """Warning about noise over nodes that is optimal for one step, in a run of several; empty elsewhere."""
     one_step = isinstance(algorithm.factorization, SpatialFactorization) and algorithm.factorization.horizon == 1
     T = algorithm.num_steps
     if not one_step or T == 1:
@@ -195,7 +195,7 @@ def build_tuned(
 
     Args: noise_std: what a target asks of encoders, for mechanisms of balls-in-bins (`OF_BALLS_IN_BINS`).
     """
-    entry = entry_of(check_name(name))
+    entry = find_entry(check_name(name))
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)
     if participation.public is not participation:
@@ -220,7 +220,7 @@ def _made_for_target(name: str, dynamics: Dynamics, participation: Participation
             "with --epsilon (in Python mfdl.calibrate(name, privacy, dynamics=..., epsilon=..., delta=...)), or "
             "take mafalda."
         )
-    entry = entry_of(name)
+    entry = find_entry(name)
     assert entry is not None
     return _built(entry.build, name, dynamics, participation, **parameters)
 

@@ -51,7 +51,7 @@ class Round:
         message_from_state, message_from_gradient, message_from_noise: P, Q, R; dense or sparse, kept as own read-only
             csr arrays without stored zeros (an array that is one already is shared, not copied).
         state_from_message, state_from_state, state_from_gradient, state_from_noise: K, F, J, L.
-        receivers: who gets each message, bool (messages, n); None: nobody in particular (broadcast).
+        receivers: of each message, bool (messages, n); None: broadcast.
 
     Raises: InvalidInput: entries that are not finite real numbers or out of range, shapes that do not fit together.
     """
@@ -80,7 +80,7 @@ class Round:
                 object.__setattr__(self, name, None)
 
     @classmethod
-    def of(cls, maps: RecursionMaps, receivers: Map = None, *, like: Round | None = None) -> Round:
+    def from_recursion(cls, maps: RecursionMaps, receivers: Map = None, *, like: Round | None = None) -> Round:
         """The round in which gradients and noise both enter as the input of these maps.
 
         Args: like: a round that shares some of them, which are not looked at again.
@@ -180,7 +180,7 @@ def digests() -> Callable[[Map], bytes]:
     """
     begun: dict[tuple[Any, ...], tuple[Sequence[Any], Any]] = {}
 
-    def of(matrix: Map) -> bytes:
+    def map_digest_once(matrix: Map) -> bytes:
         if matrix is None:
             return bytes(32)
         places = matrix.indptr, matrix.indices
@@ -191,7 +191,7 @@ def digests() -> Callable[[Map], bytes]:
         digest.update(np.ascontiguousarray(matrix.data))
         return bytes(digest.digest())
 
-    return matrices.once(of)
+    return matrices.once(map_digest_once)
 
 
 def _digest_of_places(matrix: sp.csr_array) -> Any:

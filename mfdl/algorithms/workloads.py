@@ -11,9 +11,9 @@ Rows and columns are time-major (docs/notation.md). Start models theta_0 are pub
 M theta_0, is left out of O. The matrices of every family are printed in docs/workloads.md. Nothing accounts by them:
 ranks are decided in floats here.
 
-What follows exactly from what is seen: which states, messages and injections somebody can compute.
+Exact knowledge from a view: which states, messages and injections an observer can compute.
 
-In: an algorithm and three masks, what of it is seen and known. Out: verdicts that hold whatever the numbers are.
+In: an algorithm and three masks, what of it is seen and known. Out: verdicts that hold for any numbers.
 Only where maps have entries counts, so there is no threshold: a quantity is known if it is a sum of known ones, start
 models being public, and an injected sum g + e is known where a seen message holds it beside known quantities alone.
 Where a value could cancel by chance nothing is claimed; row spaces, which see that, are in `privacy.adaptivity`.
@@ -177,7 +177,7 @@ class Workload:
 
     @property
     def noising(self) -> str:
-        """What N is: "C^-1", "C^+" where it has more columns than rows, "N" where it is no inverse of C."""
+        """The form of N: "C^-1", "C^+" where it has more columns than rows, "N" where it is no inverse of C."""
         square = self.N.shape[0] == self.N.shape[1]
         return "N" if self._right_inverse is None else "C^-1" if square else "C^+"
 
@@ -211,7 +211,7 @@ class Workload:
 
     @cached_property
     def Q(self) -> Matrix:
-        """How the gradients of each step enter the messages of its round (and into the state beside them: not here)."""
+        """Map from the gradients of each step to the messages of its round, without that into the state."""
         rounds, steps = self.algorithm.rounds, self.algorithm.step_of_round
         blocks = {(r, t): rounds[r].message_from_gradient for r, t in enumerate(steps) if t >= 0}
         size = (self.algorithm.messages_per_round, self.algorithm.num_nodes)
@@ -263,7 +263,8 @@ class Workload:
             C = causal.written.array
             return _kronecker(sp.eye_array(T) if C is None else C, back, "C_t", "F^+")
         K = _commutation(T, causal.columns_per_step)
-        each = sp.block_diag([sp.csr_array(causal.encoder_of(k)) for k in range(causal.columns_per_step)], format="csr")
+        encoders = [sp.csr_array(causal.column_encoder(k)) for k in range(causal.columns_per_step)]
+        each = sp.block_diag(encoders, format="csr")
         product = K @ aslinearoperator(each) @ K.T
         formula = "K diag(C_k) K^T" + ("" if causal.factor is None else " (I (x) F^+)")
         return Matrix(product @ Kronecker(sp.eye_array(T), back), formula, *blocks)
@@ -340,7 +341,7 @@ Mask = NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flow:
-    """What is known to somebody, from the start to the end.
+    """Quantities that an observer knows, from the start to the end.
 
     Attributes:
         models: every model at which a gradient is taken is known before that.
@@ -422,14 +423,14 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
 
 
 class _Patterns:
-    """Where the maps of one round have entries, and what follows from what is known before it."""
+    """Non-zero entries of the maps of one round, and the knowledge that follows from earlier knowledge."""
 
     def __init__(self, maps: Sequence[sp.csr_array], together: bool) -> None:
         self.P, self.Q, self.R, self.K, self.F, self.J, self.L = maps
         self.together = together
 
     def after(self, state: Mask, seen: Mask, gradients: Mask, slots: Mask) -> tuple[Mask, Mask, Mask]:
-        """What is known of the round's messages and injected sums, and of the state after it."""
+        """Known messages and injected sums of the round, and known state after it."""
         unread, sums = _touched(self.P, ~state), np.zeros(gradients.size, dtype=bool)
         if self.together:
             gradients = slots = sums = self._sums(seen & ~unread, gradients & slots)

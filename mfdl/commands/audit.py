@@ -157,7 +157,7 @@ def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
     dynamics, scheme = config.dynamics(gossip), config.scheme()
     with progress.status("building mechanisms"):
         built = {name: registry.build(name, dynamics, scheme) for name in config.mechanisms}
-    entries = {name: registry.entry_of(name) for name in built}
+    entries = {name: registry.find_entry(name) for name in built}
     release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
     settings = config.protected | config.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
     if config.victim is not None:

@@ -129,7 +129,7 @@ class AccountConfig(TakesPart, OnGraph):
         from ..algorithms import registry
 
         given = registry.parse_parameters(self.mechanism, self.settings)
-        if "coalition_size" in registry.parameters_of(self.mechanism) and self.coalition_size is not None:
+        if "coalition_size" in registry.settable_parameters(self.mechanism) and self.coalition_size is not None:
             given.setdefault("coalition_size", self.coalition_size)
         return given
 

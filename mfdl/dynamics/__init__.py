@@ -1,4 +1,4 @@
-"""How models move: `Dynamics` and its rounds as sparse maps, `schedule` for learning rates by name, and `responses`,
+"""Moves of models: `Dynamics` and its rounds as sparse maps, `schedule` for learning rates by name, and `responses`,
 how injections propagate into models.
 """
 

@@ -111,7 +111,6 @@ class Dynamics:
 
     @property
     def num_nodes(self) -> int:
-        """n."""
         return self.gossip.num_nodes
 
     @functools.cached_property
@@ -260,7 +259,7 @@ class PlainRounds:
             for j in range(K)
         ]
 
-    def of(self, weights: sp.csr_array, rate: float, divisors: FloatArray | None = None) -> RecursionMaps:
+    def step_maps(self, weights: sp.csr_array, rate: float, divisors: FloatArray | None = None) -> RecursionMaps:
         """A gradient step of the given rate followed by averaging; averaging alone at rate 0.
 
         Maps that do not depend on the rate are the same object for every rate.

@@ -123,7 +123,7 @@ def _least_noise(eigenvalues: FloatArray, chebyshev: FloatArray) -> FloatArray:
 
 
 def _gauss_nodes(points: FloatArray, weights: FloatArray, size: int) -> FloatArray:
-    """Of a discrete measure with more points than nodes, by Lanczos."""
+    """Gauss nodes of a discrete measure with more points than nodes, by Lanczos."""
     basis = [np.sqrt(weights / weights.sum())]
     diagonal, beside = np.empty(size), np.empty(size)
     for j in range(size):

@@ -21,7 +21,7 @@ from ..errors import InvalidInput, unknown_name
 from ..graphs.simple_graphs import UNNAMED
 from ..spec import Entry, Registry, parse
 from .matrix import GossipMatrix, MixingCertificate, own_csr
-from .sequences import GossipSequence, rounds_of
+from .sequences import GossipSequence, round_tuple
 
 if TYPE_CHECKING:
     from mfdl_solvers.mixing import MixingWeights
@@ -280,7 +280,7 @@ def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSeq
     >>> two.at(3).dense()[0].round(2)
     array([0.25, 0.25, 0.25, 0.25])
     """
-    return GossipSequence(rounds_of(matrices), repeat)
+    return GossipSequence(round_tuple(matrices), repeat)
 
 
 def _connected(graph: graphs.Source) -> graphs.SparseGraph:

@@ -41,7 +41,7 @@ def random_matchings(graph: graphs.Source, rounds: int, seed: int) -> GossipSequ
                 matched.append((u, v))
         return np.array(matched, dtype=np.intp).reshape(-1, 2)
 
-    return _of_pairs(graph, rounds, seed, pairs, "random matchings")
+    return _paired_rounds(graph, rounds, seed, pairs, "random matchings")
 
 
 def random_pairs(graph: graphs.Source, rounds: int, seed: int) -> GossipSequence:
@@ -53,7 +53,7 @@ def random_pairs(graph: graphs.Source, rounds: int, seed: int) -> GossipSequence
     def pair(edges: NDArray[np.intp], n: int, rng: np.random.Generator) -> NDArray[np.intp]:
         return edges[rng.integers(len(edges))][None]
 
-    return _of_pairs(graph, rounds, seed, pair, "random pairs")
+    return _paired_rounds(graph, rounds, seed, pair, "random pairs")
 
 
 def one_peer_exponential(num_nodes: int) -> GossipSequence:
@@ -184,7 +184,7 @@ def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -
 Pairing = Callable[[NDArray[np.intp], int, np.random.Generator], NDArray[np.intp]]
 
 
-def _of_pairs(graph: graphs.Source, rounds: int, seed: int, pairs: Pairing, name: str) -> GossipSequence:
+def _paired_rounds(graph: graphs.Source, rounds: int, seed: int, pairs: Pairing, name: str) -> GossipSequence:
     """Rounds in which the nodes of pairs average, drawn from the edges."""
     G, rng = graphs.load_sparse(graph), _generator(seed)
     graphs.require_connected(G)

@@ -101,7 +101,7 @@ class Gossip(abc.ABC):
 @storable
 @dataclass(frozen=True)
 class MixingCertificate:
-    """How close optimised weights are to the best symmetric weights of their graph.
+    """Distance of optimised weights from the best symmetric weights of their graph.
 
     Attributes: objective: what is minimised, in words; value: of these weights; lower_bound: of all of them, certified.
     """
@@ -191,7 +191,7 @@ class GossipMatrix(Gossip):
     def links(self) -> SparseGraph:
         """The communication graph as arrays, nodes 0..n-1 in index order: see `graph`."""
         n, ends = self.num_nodes, np.stack(coo_array(self.weights).coords, axis=1).astype(np.int64)
-        return SparseGraph.of_edges(tuple(range(n)), ends, self.graph_name)
+        return SparseGraph.from_edges(tuple(range(n)), ends, self.graph_name)
 
     def graph(self) -> nx.Graph:
         """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in index order."""
@@ -440,7 +440,7 @@ def convolution_spectrum(W: csr_array) -> FloatArray | None:
 
 
 def _shapes(n: int, first: np.ndarray) -> Iterator[tuple[int, ...]]:
-    """Of groups that row 0 may be a kernel on: a cycle, a cube, tori whose second row starts at a neighbour of 0."""
+    """Shapes of groups with row 0 as a kernel: a cycle, a cube, tori whose second row starts at a neighbour of 0."""
     yield (n,)
     if n & (n - 1) == 0 and n > 2:
         yield (2,) * (n.bit_length() - 1)

@@ -101,7 +101,7 @@ def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
     array([[0.75, 0.25],
            [0.25, 0.75]])
     """
-    edges, up = _Links.of(gossip), 1 - changing.checked_share(rate)
+    edges, up = _Links.from_gossip(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(up, same=up * (1 - up), meeting=0.0)
     draw = functools.partial(_sequence, lambda rounds, seed: changing.link_dropout(gossip, rounds, rate, seed))
     return RandomGossip(f"link dropout {rate:g}", gossip.num_nodes, draw, moments)
@@ -109,7 +109,7 @@ def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
 
 def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
     """Dropout of nodes: each drops out with this probability, independently, and then injects nothing."""
-    edges, q = _Links.of(gossip), 1 - changing.checked_share(rate)
+    edges, q = _Links.from_gossip(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(q**2, same=q**2 * (1 - q**2), meeting=q**3 * (1 - q))
     if moments is not None:
         beside = functools.partial(edges.beside, moments.mean, q**2)
@@ -171,7 +171,7 @@ class _Links:
     weight: FloatArray
 
     @classmethod
-    def of(cls, gossip: GossipMatrix) -> _Links:
+    def from_gossip(cls, gossip: GossipMatrix) -> _Links:
         check.instance(GossipMatrix, gossip=gossip)
         entries = coo_array(gossip.weights)
         off = entries.row != entries.col

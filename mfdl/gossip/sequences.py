@@ -39,7 +39,7 @@ class GossipSequence(Gossip):
     name: str = "sequence"
 
     def __post_init__(self) -> None:
-        matrices = rounds_of(self.matrices)
+        matrices = round_tuple(self.matrices)
         if not matrices:
             raise InvalidInput("matrices must hold at least one gossip matrix, got none.")
         for position, matrix in enumerate(matrices):
@@ -123,7 +123,7 @@ class GossipSequence(Gossip):
         )
 
 
-def rounds_of(matrices: Iterable[GossipMatrix]) -> tuple[GossipMatrix, ...]:
+def round_tuple(matrices: Iterable[GossipMatrix]) -> tuple[GossipMatrix, ...]:
     """The matrices as a tuple. Raises: InvalidInput: one matrix, or anything else that is no list of them."""
     if not isinstance(matrices, Iterable):
         raise InvalidInput(

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         names,
     )
     from .loading import (
-        index_of as index_of,
-    )
-    from .loading import (
-        of_name as of_name,
+        label_index as label_index,
     )
     from .loading import (
         require_connected as require_connected,
+    )
+    from .loading import (
+        resolved_name as resolved_name,
     )
     from .simple_graphs import SparseGraph
     from .simple_graphs import is_networkx as is_networkx

@@ -1,4 +1,4 @@
-"""What a graph file holds, before loops and repeats are dropped: `Links`, also those of an adjacency matrix."""
+"""Content of a graph file before loops and repeats are dropped: `Links`, also those of an adjacency matrix."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def read_graph(path: Path, named: Iterable[str]) -> nx.Graph:
 
 
 def inspect(path: Path, named: Iterable[str]) -> dict[str, Any]:
-    """What is read of a file, JSON-ready: format, counts, numbers of dropped links, the first labels."""
+    """Summary of a file, JSON-ready: format, counts, numbers of dropped links, the first labels."""
     import networkx as nx
 
     graph, format_name, weights = _read(path, named)

@@ -17,7 +17,7 @@ from ..spec import parse
 from .edge_lists import integer_edges
 from .graph_files import looks_like_a_file, read_graph
 from .named import GRAPHS, build, build_sparse
-from .simple_graphs import SparseGraph, from_networkx, in_label_order, is_networkx, keep_largest_component, name_of
+from .simple_graphs import SparseGraph, from_networkx, in_label_order, is_networkx, keep_largest_component, nx_name
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -84,8 +84,8 @@ def _read_sparse(source: str | os.PathLike[str] | nx.Graph, data_home: str | os.
         return build_sparse(source.strip(), data_home)
     if isinstance(source, str | os.PathLike) and (pairs := integer_edges(Path(source))) is not None:
         labels, ends = np.unique(pairs, return_inverse=True)
-        return SparseGraph.of_edges(tuple(labels.tolist()), ends.reshape(-1, 2), Path(source).name)
-    return SparseGraph.of_networkx(_read(source, data_home))
+        return SparseGraph.from_edges(tuple(labels.tolist()), ends.reshape(-1, 2), Path(source).name)
+    return SparseGraph.from_networkx(_read(source, data_home))
 
 
 def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
@@ -106,7 +106,7 @@ def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     return read_graph(Path(source), GRAPHS)
 
 
-def of_name(graph: Any) -> Any:
+def resolved_name(graph: Any) -> Any:
     """The graph that a name or a path stands for; every other value as it is, for the caller to check."""
     return load_sparse(graph) if isinstance(graph, str | os.PathLike) else graph
 
@@ -127,24 +127,24 @@ def labels(G: Source) -> tuple[Hashable, ...]:
     >>> labels(nx.Graph([(2, 0), (0, 1)])), labels("ring:n=3")
     ((0, 1, 2), (0, 1, 2))
     """
-    G = of_name(G)
+    G = resolved_name(G)
     if isinstance(G, SparseGraph):
         return G.labels
     return tuple(in_label_order(_networkx(G).nodes))
 
 
-def index_of(G: Source, label: Hashable) -> int:
+def label_index(G: Source, label: Hashable) -> int:
     """Index of the node with this label, with this text as its label, or named by index as `#0`.
 
     >>> G = load("florentine")
-    >>> index_of(G, "Medici"), index_of(G, "#2"), index_of("ring:n=4", "3")
+    >>> label_index(G, "Medici"), label_index(G, "#2"), label_index("ring:n=4", "3")
     (1, 2, 3)
 
     Raises:
         InvalidInput: no such node; the message names the nearest label.
     Cost: O(nodes).
     """
-    G = of_name(G)
+    G = resolved_name(G)
     ordered = labels(G)
     for index, known in enumerate(ordered):
         if known == label:
@@ -158,7 +158,7 @@ def index_of(G: Source, label: Hashable) -> int:
     hint = did_you_mean(text, by_text)
     some = ", ".join(str(known) for known in ordered[:20]) + (", ..." if len(ordered) > 20 else "")
     raise InvalidInput(
-        f"node {text!r} is not in graph {_name_of(G)!r}{hint} Its {len(ordered)} labels: {some}; "
+        f"node {text!r} is not in graph {_source_name(G)!r}{hint} Its {len(ordered)} labels: {some}; "
         f"or give an index, '#0' to '#{len(ordered) - 1}'."
     )
 
@@ -180,7 +180,7 @@ def content_hash(G: Source) -> str:
     >>> content_hash("ring:n=3") == content_hash("complete:n=3")
     True
     """
-    G = of_name(G)
+    G = resolved_name(G)
     return matrices.content_hash(repr(labels(G)), _sparse(G).edges)
 
 
@@ -189,9 +189,9 @@ def require_connected(G: Source) -> None:
 
     >>> require_connected("ring:n=4")
     """
-    G = of_name(G)
+    G = resolved_name(G)
     if (n := len(labels(G))) == 0:
-        raise InvalidInput(f"graph {_name_of(G)!r} has no nodes; give a graph with at least one.")
+        raise InvalidInput(f"graph {_source_name(G)!r} has no nodes; give a graph with at least one.")
     graph = _sparse(G)
     sizes = graph.component_sizes()
     if sizes.size > 1:
@@ -202,15 +202,15 @@ def require_connected(G: Source) -> None:
         )
 
 
-def _name_of(G: nx.Graph | SparseGraph) -> str:
-    return G.name if isinstance(G, SparseGraph) else name_of(G)
+def _source_name(G: nx.Graph | SparseGraph) -> str:
+    return G.name if isinstance(G, SparseGraph) else nx_name(G)
 
 
 def _sparse(G: Source) -> SparseGraph:
-    G = of_name(G)
+    G = resolved_name(G)
     if isinstance(G, SparseGraph):
         return G
-    return SparseGraph.of_networkx(_networkx(G))
+    return SparseGraph.from_networkx(_networkx(G))
 
 
 def _networkx(G: Any) -> nx.Graph:

@@ -56,13 +56,13 @@ def build_sparse(spec: str, data_home: str | os.PathLike[str] | None) -> SparseG
     built: Built = GRAPHS.make(spec, data_home=data_home)
     if not isinstance(built, tuple):
         built.graph["name"] = spec
-        return SparseGraph.of_networkx(built)
+        return SparseGraph.from_networkx(built)
     nodes, edges = tuple(built[0]), built[1]
     if isinstance(edges, np.ndarray):
-        return SparseGraph.of_edges(nodes, edges, spec)
+        return SparseGraph.from_edges(nodes, edges, spec)
     place = {label: index for index, label in enumerate(nodes)}
     pairs = np.array([(place[a], place[b]) for a, b in edges], dtype=np.int64).reshape(-1, 2)
-    return SparseGraph.of_edges(nodes, pairs, spec)
+    return SparseGraph.from_edges(nodes, pairs, spec)
 
 
 def _require_size(n: int, edges: float = 0) -> None:

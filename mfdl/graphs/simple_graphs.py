@@ -29,7 +29,7 @@ UNNAMED = "given"
 
 
 def plain_label(label: Hashable) -> Hashable:
-    """numpy integers become int, so that labels print and hash alike whatever their origin."""
+    """Converts numpy integers to int, so that labels print and hash alike."""
     return int(label) if isinstance(label, Integral) and not isinstance(label, bool) else label
 
 
@@ -69,13 +69,13 @@ def from_networkx(given: nx.Graph) -> nx.Graph:
         if one_way:
             a, b = one_way[0]
             raise InvalidInput(
-                f"graph {name_of(given)!r} is directed, and {len(one_way)} of its {given.number_of_edges()} edges have "
-                f"no reverse, the first {a!r} -> {b!r}; give graph.to_undirected() if both ends send, the weights of a "
-                "directed graph to mfdl.gossip.from_array, or the graph to mfdl.gossip.push_sum."
+                f"graph {nx_name(given)!r} is directed, and {len(one_way)} of its {given.number_of_edges()} edges "
+                f"have no reverse, the first {a!r} -> {b!r}; give graph.to_undirected() if both ends send, the weights "
+                "of a directed graph to mfdl.gossip.from_array, or the graph to mfdl.gossip.push_sum."
             )
     nodes = [plain_label(label) for label in given.nodes]
     edges = ((plain_label(a), plain_label(b)) for a, b in given.edges())
-    G = simple_graph(name_of(given), nodes, edges)
+    G = simple_graph(nx_name(given), nodes, edges)
     for key in ("dropped_self_loops", "dropped_duplicate_edges"):  # counted by an earlier load
         earlier = given.graph.get(key, 0)
         G.graph[key] += earlier if isinstance(earlier, int) else 0
@@ -95,7 +95,7 @@ def keep_largest_component(G: nx.Graph) -> nx.Graph:
     return smaller
 
 
-def name_of(G: nx.Graph) -> str:
+def nx_name(G: nx.Graph) -> str:
     return str(G.graph.get("name") or UNNAMED)
 
 
@@ -113,7 +113,7 @@ class SparseGraph:
     name: str
 
     @classmethod
-    def of_edges(cls, labels: tuple[Hashable, ...], edges: NDArray[np.int64], name: str) -> SparseGraph:
+    def from_edges(cls, labels: tuple[Hashable, ...], edges: NDArray[np.int64], name: str) -> SparseGraph:
         """Edges by index, shape (m, 2); loops and repeats are dropped."""
         n = len(labels)
         proper_edges = edges[edges[:, 0] != edges[:, 1]].astype(np.int32 if n < 2**31 else np.int64)
@@ -125,23 +125,21 @@ class SparseGraph:
         return cls(links, labels, name)
 
     @classmethod
-    def of_networkx(cls, graph: nx.Graph) -> SparseGraph:
+    def from_networkx(cls, graph: nx.Graph) -> SparseGraph:
         """A plain graph, as `graphs.load` makes it."""
         import networkx as nx
 
         labels = tuple(in_label_order(graph.nodes))
         links = csr_array(nx.to_scipy_sparse_array(graph, labels, dtype=np.int8, weight=None))
         links.sort_indices()
-        return cls(links, labels, name_of(graph))
+        return cls(links, labels, nx_name(graph))
 
     @property
     def num_nodes(self) -> int:
-        """n."""
         return len(self.labels)
 
     @property
     def num_edges(self) -> int:
-        """m."""
         return int(self.links.nnz) // 2
 
     @property
@@ -150,7 +148,7 @@ class SparseGraph:
         return np.stack(triu(self.links).coords, axis=1).astype(np.int64)
 
     def component_sizes(self) -> NDArray[np.intp]:
-        """Of all components, in order of their first node."""
+        """Numbers of nodes of all components, in order of their first node."""
         return np.bincount(self._components())
 
     def largest_component(self) -> SparseGraph:

@@ -1,7 +1,7 @@
-"""What every noise answers: the operator N in `injected = N Z`, and questions about its structure.
+"""Interface of every noise: the operator N in `injected = N Z`, and questions about its structure.
 
 Rows of N are (step, injection slot), columns the independent parts of the base noise by step, both time-major. With
-Z ~ N(0, nu^2) iid the injected noise has covariance nu^2 N N^T. Whoever reads a noise asks it (`is_zero`, `fresh`,
+Z ~ N(0, nu^2) iid the injected noise has covariance nu^2 N N^T. Callers ask a noise (`is_zero`, `fresh`,
 `local`, or `causal` and `joint` for the parts of these structures), never which class it is of.
 """
 
@@ -30,7 +30,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     Attributes:
         num_steps: T; num_nodes: n.
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
-        local: each node injects base noise of its own, which nobody else holds.
+        local: each node injects base noise that it alone holds.
         in_blocks: `over_time` takes any steps, and those of later steps add nothing; else it takes all at once.
         instead_in_files: what to write in the place of a noise that is not `storable`.
     """
@@ -82,11 +82,11 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return self.shape[1] // self.num_steps
 
     def holders(self) -> sp.csr_array:
-        """Who holds each independent part of a step's base noise: bool (columns per step, n)."""
+        """Holders of each independent part of a step's base noise: bool (columns per step, n)."""
         return sp.csr_array(sp.eye_array(self.num_nodes, dtype=bool))
 
     def pattern(self) -> sp.csr_array:
-        """Which parts of the base noise a slot uses, at any step: bool (slots per step, columns per step)."""
+        """Parts of the base noise that a slot uses at any step: bool (slots per step, columns per step)."""
         return sp.csr_array(np.ones((self.slots_per_step, self.columns_per_step), dtype=bool))
 
     def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
@@ -94,13 +94,13 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return np.asarray(np.abs(self.to_dense()).T @ X)
 
     def content(self) -> bytes:
-        """What a content hash must see besides kind and sizes; by default N and its holders, dense."""
+        """Input of the content hash besides kind and sizes; by default N and its holders, dense."""
         return self.to_dense().tobytes() + self.holders().toarray().tobytes()
 
     def scaled(self, slots: FloatArray) -> NoiseOperator:
         """The same with slot i of every step multiplied by slots[i] > 0: diag(slots) N.
 
-        Raises: UnsupportedMechanism: a noise of one's own, whose products nobody else can change.
+        Raises: UnsupportedMechanism: a noise of the user's own.
         """
         raise UnsupportedMechanism(
             f"noise {type(self).__name__} cannot be given another scale at each node; write it as a CausalNoise or a "
@@ -133,7 +133,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return columns, _Cut(self, slots, columns)
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
-        """What the base noise of some steps adds in others, before `spread`: (steps, columns, d) to (steps, ., d)."""
+        """Map from the base noise of some steps to others, before `spread`: (steps, columns, d) to (steps, ., d)."""
         return self.matmat(base.reshape(self.shape[1], -1)).reshape(self.num_steps, self.slots_per_step, base.shape[2])
 
     def spread(self, columns: FloatArray) -> FloatArray:
@@ -166,7 +166,7 @@ class _Cut(NoiseOperator):
 
 
 def flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) -> NDArray[np.intp]:
-    """Where some places of a step are in all steps, time-major; `size` is that of all places in all steps."""
+    """Time-major indices, in all steps, of some places of a step; `size` is that of all places in all steps."""
     return np.add.outer(np.arange(num_steps) * (size // num_steps), np.asarray(places, dtype=np.intp)).ravel()
 
 

@@ -3,8 +3,8 @@
     N[(t, i), (s, k)] = F[i, k] E_k[t, s],    E_k = C_k^-1.
 
 Column k of the base noise becomes noise over time by its encoder C_k, and slot i of a step adds F[i, k] times it. With
-one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, whoever holds the columns: nodes alone,
-both ends of an edge, groups, or everybody. With one C per column and a square invertible F it is the inverse of
+one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, for any holders: nodes alone,
+both ends of an edge, groups, or all. With one C per column and a square invertible F it is the inverse of
 sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1: a time correlation of its own for each mode of the nodes. Without
 an encoder noise is fresh in each step, without a factor each node has a column of its own; without columns it is zero.
 
@@ -31,7 +31,7 @@ from ..operators.structured import StructuredOperator
 from ..storable import storable, stored_as
 from . import base, encoder_arguments
 from .base import NoiseOperator
-from .encoder_arguments import Given, as_encoder, content, steps_of, unwrapped, written_out
+from .encoder_arguments import Given, as_encoder, content, given_steps, unwrapped, written_out
 
 
 @storable
@@ -93,7 +93,6 @@ class CausalNoise(NoiseOperator):
         base.require_products_kept(cls)
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`."""
         sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
         return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
 
@@ -138,13 +137,13 @@ class CausalNoise(NoiseOperator):
         """
         return written_out(self.encoder)
 
-    def encoder_of(self, column: int) -> FloatArray:
+    def column_encoder(self, column: int) -> FloatArray:
         """C_k, shape (T, T); k is the node where there is no factor, or noise is local."""
-        return _of_column(self.written.array, column, self.num_steps)
+        return _column_array(self.written.array, column, self.num_steps)
 
-    def inverse_of(self, column: int) -> FloatArray:
+    def column_inverse(self, column: int) -> FloatArray:
         """E_k = C_k^-1, shape (T, T)."""
-        return _of_column(self.inverse, column, self.num_steps)
+        return _column_array(self.inverse, column, self.num_steps)
 
     @property
     def inverse(self) -> FloatArray | None:
@@ -254,7 +253,7 @@ class LocalNoise(CausalNoise):
     inverse: FloatArray
 
     def __init__(self, encoder: ArrayLike | Encoder, num_nodes: int) -> None:
-        super().__init__(encoder, num_steps=steps_of(encoder), num_nodes=num_nodes)
+        super().__init__(encoder, num_steps=given_steps(encoder), num_nodes=num_nodes)
 
 
 @stored_as(CausalNoise)
@@ -292,7 +291,7 @@ class SpatioTemporalNoise(CausalNoise):
                 f"factor must have shape ({num_nodes}, columns) with at least one column, got {F.shape}; noise "
                 "without columns is ZeroNoise."
             )
-        super().__init__(encoder, F, holders, num_steps=steps_of(encoder), num_nodes=num_nodes)
+        super().__init__(encoder, F, holders, num_steps=given_steps(encoder), num_nodes=num_nodes)
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
@@ -314,7 +313,7 @@ def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:
         )
 
 
-def _of_column(each: FloatArray | None, column: int, num_steps: int) -> FloatArray:
+def _column_array(each: FloatArray | None, column: int, num_steps: int) -> FloatArray:
     if each is None:
         return np.eye(num_steps)
     return each if each.ndim == 2 else each[column]
@@ -388,7 +387,6 @@ class JointNoise(NoiseOperator):
         base.require_products_kept(cls)
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`."""
         sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
         return {"encoder": self.encoder.array, "holders": self._holders, **sizes}
 

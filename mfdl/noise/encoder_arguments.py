@@ -43,7 +43,7 @@ def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
         require_stepped(given)
         encoder, got = given, str(given.size)
     else:
-        encoder = _of_array(given, columns)
+        encoder = _array_encoder(given, columns)
         got = f"shape {encoder.array.shape}"
     if encoder.size != num_steps:
         raise InvalidInput(f"encoder must be over {num_steps} steps, got {got}.")
@@ -52,7 +52,7 @@ def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
     return encoder
 
 
-def steps_of(given: ArrayLike | Encoder) -> int:
+def given_steps(given: ArrayLike | Encoder) -> int:
     """T of an encoder as it is given."""
     return given.size if isinstance(given, Encoder) else (1, *_array(given).shape)[-1]
 
@@ -72,7 +72,7 @@ def block_causal(given: ArrayLike, num_steps: int, num_nodes: int) -> Dense:
             f"{column % n} in step {column // n} to node {row % n} in step {row // n}; only entries inside a step may "
             "stand above the diagonal (indices are t n + u)."
         )
-    return BlockCausal.of_steps(C, T, n)
+    return BlockCausal.from_array(C, T, n)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class BlockCausal(Dense):
     """C with full blocks inside the steps; no encoder over time, whose rows come one after another."""
 
     @classmethod
-    def of_steps(cls, C: FloatArray, num_steps: int, num_nodes: int) -> BlockCausal:
+    def from_array(cls, C: FloatArray, num_steps: int, num_nodes: int) -> BlockCausal:
         """Raises: InvalidInput: a block inside a step that is singular to working precision."""
         T, n = num_steps, num_nodes
         blocks = np.einsum("tutv->tuv", C.reshape(T, n, T, n))
@@ -101,9 +101,9 @@ class BlockCausal(Dense):
 
 
 def _inverse_pattern(block: FloatArray) -> NDArray[np.bool_]:
-    """Where the inverse may not be 0: along paths in the graph of the block with columns put on its diagonal.
+    """Non-zero pattern of the inverse: along paths in the graph of the block with columns put on its diagonal.
 
-    Entries elsewhere are rounding, for which nobody holds noise.
+    Entries elsewhere are rounding, without noise of a holder.
     """
     diagonal = csgraph.maximum_bipartite_matching(sp.csr_array(block != 0), perm_type="column")
     paths, shorter = (block[:, diagonal] != 0).astype(np.float32), np.zeros((1, 1), dtype=np.float32)
@@ -115,7 +115,7 @@ def _inverse_pattern(block: FloatArray) -> NDArray[np.bool_]:
     return pattern
 
 
-def _of_array(given: ArrayLike, columns: int) -> Dense:
+def _array_encoder(given: ArrayLike, columns: int) -> Dense:
     ndim = _array(given).ndim
     if ndim not in (2, 3):
         raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(given)}.")

@@ -72,7 +72,6 @@ class ScheduledNoise(NoiseOperator):
             raise InvalidInput("a node can only add noise that it holds, and mixing adds another's; see holders.")
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`."""
         sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
         encoder = self.columns.stored_fields()["encoder"]
         return {"encoder": encoder, "mixing": self.mixing, "holders": self._holders, **sizes}

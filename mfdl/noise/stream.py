@@ -50,7 +50,7 @@ class NoiseStream:
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of
-        at most BLOCK_STEPS steps and BLOCK_BYTES, whatever T is; of an encoder with structure its `memory` rows, or
+        at most BLOCK_STEPS steps and BLOCK_BYTES, for any T; of an encoder with structure its `memory` rows, or
         none where they are base noise that KEEP_BYTES does not hold; for noise that is not made in blocks all rows
         besides; for fresh noise one step.
     Cost: of an encoder with structure, forward one step at a time; an earlier step, and the first one asked for, takes
@@ -130,7 +130,7 @@ class NoiseStream:
         self._start, self._block = -1, np.zeros((0, 0, self.dim))
 
     def state(self) -> StreamState:
-        """Where an encoder with structure stands after the last step asked for: `resume` goes on from it at once.
+        """State of an encoder with structure after the last requested step: `resume` goes on from it at once.
 
         It is made of the noise, as secret as the keys. For noise without such an encoder there is nothing in it.
         """
@@ -193,7 +193,7 @@ class BaseNoise(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamState:
-    """Where a stream stands. As secret as the keys: whoever has it can subtract noise.
+    """Position of a stream. As secret as the keys: it allows the noise to be subtracted.
 
     Attributes:
         position: the next step.
@@ -209,7 +209,7 @@ class StreamState:
 
     @classmethod
     def nowhere(cls) -> Self:
-        """Of noise that keeps nothing."""
+        """State of noise that keeps nothing."""
         return cls(0, np.zeros((0, 0, 0)), "")
 
 

@@ -337,7 +337,7 @@ def _of_large_graph(
         )
     if (value := _by_structure(counted, noise)) is not None:
         return Estimate(size * value, 0.0)
-    N = noise.inverse_of(0)
+    N = noise.column_inverse(0)
     H = exact_or_estimated(counted, probes)
     if isinstance(H, EstimatedGram):
         return H.cost(N @ N.T).scaled(size)
@@ -350,11 +350,11 @@ def _at_each_node(counted: CountedModels, noise: CausalNoise, divisors: FloatArr
     if noise.shared and (divisors == divisors[0]).all():
         value = _by_structure(counted, noise)
         if value is None:
-            N = noise.inverse_of(0)  # refused here where T is too large for arrays of T x T
+            N = noise.column_inverse(0)  # refused here where T is too large for arrays of T x T
             value = float(np.sum(N * (over_steps(counted) @ N)))
         return value / float(divisors[0]) ** 2
     grams = over_steps_of_nodes(counted)
-    pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
+    pairs = ((noise.column_inverse(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
 
 
@@ -388,7 +388,7 @@ def _over_time_and_nodes(counted: CountedModels, noise: CausalNoise, divisors: F
         grams = np.einsum("ik,sitk->kst", F, np.tensordot(blocks, F, 1))  # H(f_k) itself
         parts = np.eye(F.shape[1])
     if noise.shared:
-        total, E = np.tensordot(parts.sum(axis=1), grams, 1), noise.inverse_of(0)
+        total, E = np.tensordot(parts.sum(axis=1), grams, 1), noise.column_inverse(0)
         return float(np.sum(E * (total @ E)))
-    pairs = ((noise.inverse_of(k), np.tensordot(part, grams, 1)) for k, part in enumerate(parts.T))
+    pairs = ((noise.column_inverse(k), np.tensordot(part, grams, 1)) for k, part in enumerate(parts.T))
     return sum(float(np.sum(E * (H @ E))) for E, H in pairs)

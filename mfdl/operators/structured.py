@@ -148,7 +148,7 @@ class TimeNodeAxis:
         """Flat index of one (step, node)."""
         return step * self.num_nodes + node
 
-    def of_node(self, node: int) -> IntArray:
+    def node_columns(self, node: int) -> IntArray:
         """Flat indices of all steps of one node, shape (num_steps,), in time order."""
         return np.arange(self.num_steps, dtype=np.intp) * self.num_nodes + node
 

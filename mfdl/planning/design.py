@@ -207,7 +207,7 @@ class DesignGrid:
         base = (
             mechanism if mechanism.startswith(registry.FILE_PREFIX) else mechanism.partition(registry.WEIGHTS_MARK)[0]
         )
-        entry, for_bins = registry.entry_of(registry.check_name(base)), registry.is_of_balls_in_bins(base)
+        entry, for_bins = registry.find_entry(registry.check_name(base)), registry.is_of_balls_in_bins(base)
         if participation == CYCLIC:
             return not for_bins
         for_public = entry is not None and entry.weighted and not for_bins

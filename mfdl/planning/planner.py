@@ -229,7 +229,7 @@ class _Planner:
 
     def _accounted_as(self, design: Design) -> Design:
         """The design whose guarantee is also this one's: with one round and the last model where they cannot matter."""
-        entry = registry.entry_of(design.mechanism)
+        entry = registry.find_entry(design.mechanism)
         if self._hides_messages and not design.has_bins:
             return design
         same_noise = entry is not None and not entry.weighted
@@ -250,7 +250,7 @@ class _Planner:
             noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
         dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
         algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), noise_std=noise_std)
-        meant = registry.models_of(design.mechanism, algorithm)
+        meant = registry.meant_models(design.mechanism, algorithm)
         if trust.name in MODELS and meant and trust.name not in meant:
             raise UnsupportedMechanism(
                 f"{design.mechanism!r} does not protect as it is meant to under trust model {trust.name}; it is meant "
@@ -288,7 +288,7 @@ class _Planner:
         algorithm, _ = self._calibrated(self._accounted_as(design))
         noise = algorithm.noise.causal
         assert noise is not None
-        noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.inverse_of(0) * noise.node_scales[0]
+        noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.column_inverse(0) * noise.node_scales[0]
         released, T = ReleasedModel(design.release_model), design.num_steps
         further = released.rounds_of_gossip
         step = design.gossip_rounds, design.polynomial

@@ -260,7 +260,7 @@ class _Asked:
         Released models are a function of messages that all are seen, unless some are never sent; then they are added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
-        release = "not applicable" if self.algorithm.released_of_all_sent else view.release
+        release = "not applicable" if self.algorithm.released_by_messages else view.release
         more = AlgorithmView(self.algorithm, known, release=release, attacker=view.attacker)
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):

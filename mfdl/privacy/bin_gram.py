@@ -118,7 +118,7 @@ def bin_sums(N: FloatArray, bins: int) -> FloatArray:
 
 
 def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
-    return _norm_gram(_absolute_encoder(causal.encoder_of(column), causal.inverse_of(column)), bins)
+    return _norm_gram(_absolute_encoder(causal.column_encoder(column), causal.column_inverse(column)), bins)
 
 
 def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
@@ -139,7 +139,7 @@ def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[Float
     assert causal is not None
     assert inverse is not None
     G, off = inverse
-    squares = np.stack([_absolute_encoder(causal.encoder_of(k), causal.inverse_of(k)) ** 2 for k in range(n)])
+    squares = np.stack([_absolute_encoder(causal.column_encoder(k), causal.column_inverse(k)) ** 2 for k in range(n)])
     for u in victims:
         weights = np.abs(G[:, u]) + off * np.linalg.norm(G[:, u])  # at least |F^-1 e_u|
         yield np.sqrt(np.tensordot(weights**2, squares, 1)) * UP

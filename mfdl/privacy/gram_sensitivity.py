@@ -299,7 +299,7 @@ def _matrix(name: str, given: Any) -> NDArray[Any]:
 
 def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: float | None = None) -> list[ViewGram]:
     """X_u of every node; with a tolerance that of every B of this numerical rank near the one given."""
-    columns = [axis.of_node(u) for u in range(axis.num_nodes)]
+    columns = [axis.node_columns(u) for u in range(axis.num_nodes)]
     few = len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES
     if tolerance is None and few:
         rows = B[independent_rows(B)]
@@ -364,7 +364,7 @@ def _with_leaks(
             "e.g. numpy.linalg.lstsq(B, workload)."
         )
 
-    shows = [outside[axis.of_node(u)] for u in range(axis.num_nodes)]
+    shows = [outside[axis.node_columns(u)] for u in range(axis.num_nodes)]
     return [
         dataclasses.replace(gram, leaks=leaks, why=NO_C.format(step=np.flatnonzero(leaks)[0])) if leaks.any() else gram
         for gram, leaks in zip(grams, shows, strict=True)

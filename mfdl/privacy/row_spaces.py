@@ -83,7 +83,7 @@ def exact_range(
     """
     if not is_small(view):
         return None
-    of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
+    of_victims = np.concatenate([view.axis.node_columns(int(u)) for u in victims])
     ranges = [part.rank_and_outside(of_victims) for part in _rows(view, view.num_rows, stand_for, by_node=False)]
     return max(rank for rank, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
 

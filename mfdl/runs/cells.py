@@ -242,10 +242,10 @@ def mechanism_trust(config: Experiment, name: str, algorithm: LinearAlgorithm | 
 
     Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
     """
-    entry = registry.entry_of(name)
+    entry = registry.find_entry(name)
     meant = () if entry is None else entry.models
     if entry is None and algorithm is not None:
-        meant = registry.models_of(name, algorithm)
+        meant = registry.meant_models(name, algorithm)
     if not meant or config.trust in meant or is_own(config.trust):
         return config.trust_model(), config.release
     if not config.across_trust_models:

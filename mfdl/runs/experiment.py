@@ -328,7 +328,7 @@ class Experiment(Protects, OnGraph):
             base, weights = registry.split(name)
             if weights is not None:
                 self._require_weights(weights)
-            entry = registry.entry_of(name)
+            entry = registry.find_entry(name)
             if entry is None or not entry.weighted or weights is not None or not every:
                 expanded.append(name)
             else:

@@ -51,7 +51,7 @@ class Named:
         labels = split(text)
         if not labels:
             raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
-        return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
+        return tuple(sorted({graphs.label_index(self.graph, label) for label in labels}))
 
     def owners(self, text: str | None, *, same_steps: bool) -> Owners:
         """Nodes that may hold one record, of Q or A+B,C+D; None: one node.
@@ -66,7 +66,7 @@ class Named:
         members = [[label.strip() for label in group.split("+")] for group in groups]
         if not groups or any(len(group) < 2 or not all(group) for group in members):
             raise InvalidInput(f"--owners must be a number Q or groups of labels A+B,C+D, got {text!r}.")
-        indices = [tuple(graphs.index_of(self.graph, label) for label in group) for group in members]
+        indices = [tuple(graphs.label_index(self.graph, label) for label in group) for group in members]
         return Owners(indices, same_steps=same_steps)
 
     def budgets(self, path: Path) -> dict[Any, float]:
@@ -82,7 +82,7 @@ class Named:
         if not isinstance(given, dict):
             raise InvalidInput(f'--budgets {path} must hold one object {{"LABEL": mu, ...}}.')
         ordered = graphs.labels(self.graph)
-        return {ordered[graphs.index_of(self.graph, label)]: mu for label, mu in given.items()}
+        return {ordered[graphs.label_index(self.graph, label)]: mu for label, mu in given.items()}
 
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""

@@ -261,7 +261,7 @@ class SweepConfig:
 
     def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
         """Whether a mechanism is meant for another one of the trust models; refused if it is meant for none."""
-        entry = registry.entry_of(name)
+        entry = registry.find_entry(name)
         if entry is None or not entry.models or trust in entry.models:
             return False
         if any(other in entry.models for other in trusts):

@@ -218,7 +218,7 @@ class GridSums(SingleCopy):
                 f"grid must be a power of two, at most the clipping norm {clip_norm:g} and at least 2^-40 of it, got "
                 f"{step:g}; take 2.0 ** {math.floor(math.log2(clip_norm)) - 18}."
             )
-        self._encoder, bits = _whole(np.eye(1) if noise.fresh else noise.encoder_of(node))
+        self._encoder, bits = _whole(np.eye(1) if noise.fresh else noise.column_encoder(node))
         self._fine = self.step / 2**bits
         noise_std = mechanism.noise_std * float(noise.node_scales[node])
         self._scale = 0.0 if noise_std == 0 else float(np.nextafter(noise_std, math.inf)) / self._fine

@@ -107,7 +107,7 @@ class TrustModel(abc.ABC):
         """Models published on top of the messages; "not applicable" where all of these are seen and determine them."""
         if release is not None:
             _require_release(release)
-        if knowledge.sees_all(algorithm) and algorithm.released_of_all_sent:
+        if knowledge.sees_all(algorithm) and algorithm.released_by_messages:
             return "not applicable"
         if release in (None, "not applicable"):
             release = self.default_release

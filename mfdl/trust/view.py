@@ -174,7 +174,7 @@ class View(ViewMatrices):
 
     def _node_columns(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
         chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
-        columns = [self.axis.of_node(int(u)) for u in chosen]
+        columns = [self.axis.node_columns(int(u)) for u in chosen]
         return np.concatenate(columns) if columns else np.zeros(0, dtype=np.intp)
 
     def dense_gradients_by_time(self) -> FloatArray:
@@ -340,7 +340,7 @@ class AlgorithmView(View):
         return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes * self._unknown
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
-        columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
+        columns = np.concatenate([self.axis.node_columns(int(u)) for u in nodes])
         if (shared := _shared_rows(self.algorithm)) is not None:
             sizes = self._picked(shared.gradient_sizes, absolute=True)
         else:

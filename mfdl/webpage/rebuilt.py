@@ -129,7 +129,7 @@ def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
     busiest = int(np.argmax([built.graph.degree[label] for label in built.nodes]))  # exact: degrees
     causal = noise.causal
     if causal is not None and causal.inverse is not None and (causal.shared or causal.factor is None):
-        inverse = np.where(np.tri(noise.num_steps, dtype=bool), causal.inverse_of(busiest), np.nan)
+        inverse = np.where(np.tri(noise.num_steps, dtype=bool), causal.column_inverse(busiest), np.nan)
         return NoiseCorrelation(inverse, True, None if causal.shared else built.labels[busiest], over_nodes, injected)
     rows = _rows(noise, list(range(noise.num_steps)), [busiest] * noise.num_steps)
     return NoiseCorrelation(_correlation(rows.T @ rows), False, built.labels[busiest], over_nodes, injected)

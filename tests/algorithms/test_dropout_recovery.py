@@ -34,7 +34,7 @@ def under_dropout(W, name, online, participation, **options):
 def planned(noise, online, recovery):
     """N entry by entry, from what each node adds of each correlated column of each step."""
     (T, n), m = online.shape, noise.columns_per_step
-    E, F = np.stack([noise.inverse_of(k) for k in range(m)]), noise.mixing.toarray()
+    E, F = np.stack([noise.column_inverse(k) for k in range(m)]), noise.mixing.toarray()
     holders = noise.holders().toarray()
     adds = np.zeros((T, n, T, m))  # of node i at step t, of the column k that is correlated, of step r
     for t, i, k in np.ndindex(T, n, m):

@@ -70,10 +70,10 @@ def test_every_mechanism_shows_its_injections_to_who_sees_all():
         algorithms.muffliato,
     ):
         algorithm = build(PATH, EveryStep(4))
-        assert algorithm.of_all_sent.injections
-        assert algorithm.of_all_sent.models
+        assert algorithm.sent_flow.injections
+        assert algorithm.sent_flow.models
         assert algorithm.divisors_cancel
     hidden = algorithms.local_steps(PATH, EveryStep(4))  # which sends every second sum only
-    assert not hidden.of_all_sent.injections
-    assert not hidden.of_all_sent.models
-    assert not algorithms.zip_dl(PATH, EveryStep(2)).of_all_sent.injections
+    assert not hidden.sent_flow.injections
+    assert not hidden.sent_flow.models
+    assert not algorithms.zip_dl(PATH, EveryStep(2)).sent_flow.injections

@@ -93,8 +93,8 @@ def test_the_noise_of_each_builder_is_the_one_of_its_paper():
         assert algorithm(name).factorization.gap <= 1e-4
     local = algorithm("mafalda-l")
     assert not local.noise.shared
-    assert_allclose(local.noise.encoder_of(1), local.noise.encoder_of(2))  # leaves of a star are alike
-    assert np.abs(local.noise.encoder_of(0) - local.noise.encoder_of(1)).max() > 1e-3
+    assert_allclose(local.noise.column_encoder(1), local.noise.column_encoder(2))  # leaves of a star are alike
+    assert np.abs(local.noise.column_encoder(0) - local.noise.column_encoder(1)).max() > 1e-3
 
 
 def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():

@@ -181,7 +181,7 @@ def test_refusals_are_one_line(capsys, arguments, message):
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto_attack.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE.replace("\\\n", ""), re.DOTALL)
 
 
 @pytest.mark.parametrize(("command", "printed"), COMMANDS)

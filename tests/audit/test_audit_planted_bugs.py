@@ -139,7 +139,7 @@ def with_encoder(encoder):
 
 def encoder_of(algorithm):
     assert algorithm.noise.local
-    return algorithm.noise.encoder_of(0)
+    return algorithm.noise.column_encoder(0)
 
 
 def off_by_one(algorithm):

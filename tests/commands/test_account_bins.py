@@ -51,7 +51,7 @@ def test_every_victim_has_the_number_of_its_own_encoder(capsys):
     causal = registry.build("mafalda-l", dynamics, BINS).noise.causal
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     for u, row in enumerate(answer["victims"]):
-        alone = mf_dsgd(dynamics, BINS, causal.encoder_of(u))
+        alone = mf_dsgd(dynamics, BINS, causal.column_encoder(u))
         assert row["epsilon"] == pytest.approx(
             mfdl.account(alone, mfdl.Privacy(**options), noise_std=2.0).epsilon(1e-5), rel=1e-9
         )

@@ -27,5 +27,5 @@ def test_an_algorithm_of_secret_bins_is_that_of_public_ones_but_for_who_knows_th
     public, secret = (registry.build(name, dynamics, scheme) for scheme in (BINS.public, BINS))
     assert (secret.participation, secret.name) == (BINS, public.name)
     assert registry.build_tuned(name, dynamics, BINS).content_hash == secret.content_hash != public.content_hash
-    encoders = [algorithm.noise.causal.inverse_of(0) for algorithm in (public, secret)]
+    encoders = [algorithm.noise.causal.column_inverse(0) for algorithm in (public, secret)]
     assert np.array_equal(*encoders)

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto_check_budget.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "howto_epsilon.md").read_text(encoding="utf-8")
 DELTA = 1e-5
 CLASSICAL = math.sqrt(2 * math.log(1.25 / DELTA)) / 3
 

@@ -165,17 +165,17 @@ def test_other_noises_answer_too():
 
 
 def test_parts_of_columns():
-    """One encoder for all, one each, none: `encoder_of`, `inverse_of` and the matrix agree."""
+    """One encoder for all, one each, none: `column_encoder`, `column_inverse` and the matrix agree."""
     alike, without = LocalNoise(np.stack([C, C]), 2), IndependentNoise(2, 2)
     assert not alike.shared
     assert_allclose(alike.to_dense(), LocalNoise(C, 2).to_dense())
     assert_allclose(JointNoise(np.kron(C, np.eye(2)), 2, 2).to_dense(), alike.to_dense())
     assert_allclose(SpatioTemporalNoise(C, OWN, OWN, 2).to_dense(), alike.to_dense())
     for noise in (alike, LocalNoise(C, 2)):
-        assert_array_equal(noise.encoder_of(1), C)
-        assert_allclose(noise.inverse_of(1), np.linalg.inv(C))
-    assert_array_equal(without.encoder_of(0), np.eye(2))
-    assert_array_equal(without.inverse_of(0), np.eye(2))
+        assert_array_equal(noise.column_encoder(1), C)
+        assert_allclose(noise.column_inverse(1), np.linalg.inv(C))
+    assert_array_equal(without.column_encoder(0), np.eye(2))
+    assert_array_equal(without.column_inverse(0), np.eye(2))
     assert (without.encoder.array, without.inverse, without.factor) == (None, None, None)
 
 

@@ -183,7 +183,7 @@ def claimed(noise, inverse_gram):
         N = noise.dense if isinstance(noise, OwnNoise) else planned(noise)
         return N @ N.T
     columns = noise.causal.mixing.toarray().T
-    return sum(np.kron(inverse_gram(noise.causal.encoder_of(k)), np.outer(f, f)) for k, f in enumerate(columns))
+    return sum(np.kron(inverse_gram(noise.causal.column_encoder(k)), np.outer(f, f)) for k, f in enumerate(columns))
 
 
 @pytest.mark.parametrize("kind", NOISY)

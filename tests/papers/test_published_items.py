@@ -55,7 +55,7 @@ def test_figures_run_at_full_size_have_a_stored_result():
 
 
 def test_the_page_counts_them():
-    page = (DOCS / "published_items.md").read_text()
+    page = (DOCS / "claims.md").read_text()
     counts = collections.Counter(item["state"] for item in ITEMS)
     for state in STATES:
         assert f"| {state} | {counts[state]} |" in page

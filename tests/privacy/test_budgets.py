@@ -116,7 +116,7 @@ def test_local_noise_costs_the_sum_of_losses_over_squared_budgets(build):
     mechanism = calibrated(algorithm)
     causal, total = algorithm.noise.causal, 0.0
     for u, H in enumerate(NoiseObjective(RING, 6).over_steps_of_nodes()):
-        N = causal.inverse_of(u)
+        N = causal.column_inverse(u)
         total += np.trace(N.T @ H @ N) * (1.0 / WISHED[u]) ** 2
     assert noise_error(mechanism.algorithm).value == pytest.approx(total, rel=1e-9)
     assert mechanism.algorithm.noise.local

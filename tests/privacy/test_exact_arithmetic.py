@@ -80,7 +80,7 @@ def test_few_combinations_say_what_all_columns_say(seed):
 
 def _few_and_all_agree(view):
     for victims in ([0], [1, 3]):
-        columns = np.concatenate([view.axis.of_node(u) for u in victims])
+        columns = np.concatenate([view.axis.node_columns(u) for u in victims])
         fields = [row_spaces._Field(prime) for prime in PRIMES]
         (rank, leaks), other = (row_spaces._Rows.from_view(view, field).rank_and_outside(columns) for field in fields)
         assert (rank, leaks.tolist()) == (other[0], other[1].tolist())

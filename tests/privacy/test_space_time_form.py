@@ -71,7 +71,7 @@ def exact_noise(noise):
     if isinstance(noise, JointNoise):
         return inverse(rational(noise.encoder.array))
     F, columns = rational(noise.factor.toarray()), noise.factor.shape[1]
-    E = [inverse(rational(noise.encoder_of(k))) for k in range(columns)]
+    E = [inverse(rational(noise.column_encoder(k))) for k in range(columns)]
     return [
         [F[i][k] * E[k][t][s] for s in range(T) for k in range(columns)] for t in range(T) for i in range(n)
     ]  # fmt: skip

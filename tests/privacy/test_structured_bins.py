@@ -66,7 +66,7 @@ def test_an_algorithm_has_the_M_of_its_encoder_written_out():
     built = algorithm(encoder, 4)
     written = CausalNoise(encoder.dense(), num_steps=12, num_nodes=3)
     assert_allclose(time_gram(built, [0, 1], 4), dense_gram(encoder.dense(), 4), rtol=1e-9)
-    assert_allclose(structured_gram(encoder, 4), dense_gram(written.encoder_of(0), 4), rtol=1e-9)
+    assert_allclose(structured_gram(encoder, 4), dense_gram(written.column_encoder(0), 4), rtol=1e-9)
 
 
 def test_what_is_singular_or_too_large_is_refused(monkeypatch):

@@ -56,7 +56,7 @@ class Case:
 
     @property
     def encoder(self):
-        return self.mechanism.algorithm.noise.causal.encoder_of(self.node)
+        return self.mechanism.algorithm.noise.causal.column_encoder(self.node)
 
     def clipped(self, rows):
         return clipped_rows(rows, torch.ones(len(rows), dtype=torch.bool), self.mechanism.clip_norm)
@@ -80,7 +80,7 @@ def case_of(noise, node, *, scale, clip, step, adjacency, scales):
     """Args: scale: in units q of the node; clip: in steps of the grid."""
     plain = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(noise.num_steps, 1))
     algorithm = dataclasses.replace(plain, noise=noise.scaled(np.array(scales)))
-    bits = finest(algorithm.noise.causal.encoder_of(node))
+    bits = finest(algorithm.noise.causal.column_encoder(node))
     about = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
     return Case(
         mfdl.calibrate(algorithm, mfdl.Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step

@@ -69,7 +69,7 @@ def test_truncated_contributions_are_no_longer_than_the_clipping_norm(seed, reco
 def test_what_is_released_is_the_encoded_sums_plus_noise_that_does_not_depend_on_them(name, seeds):
     """y = 2^m C k + [nu z / q] in whole numbers of Python: a shift of what real noise would give, exactly."""
     grid, causal = sums_of(name), MADE[name].algorithm.noise.causal
-    encoder = np.eye(T) if causal.fresh else causal.encoder_of(1)
+    encoder = np.eye(T) if causal.fresh else causal.column_encoder(1)
     bits = 0 if causal.fresh else 8
     scale = math.nextafter(MADE[name].noise_std, math.inf) / STEP * 2.0**bits
     normals = RoundedNormals(HolderKeys.simulated(KEY).key_for({1}))
@@ -112,7 +112,7 @@ def test_sums_that_would_overflow_are_cut_off(monkeypatch):
 def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
     algorithm = mechanism(bits=None).algorithm
     rounded = on_grid(algorithm, 8)
-    C, near = algorithm.noise.causal.encoder_of(0), rounded.noise.causal.encoder_of(0)
+    C, near = algorithm.noise.causal.column_encoder(0), rounded.noise.causal.column_encoder(0)
     assert np.abs(C - near).max() <= 2.0**-9
     assert not (near * 2**8 % 1).any()
     assert MADE["mafalda"].noise_std == pytest.approx(mechanism(bits=None).noise_std, rel=0.02)

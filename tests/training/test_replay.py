@@ -345,7 +345,7 @@ def base_noise(calibrated, seen, D):
     """Z over nu of the last run, from what was injected: C N Z; (T, n, D)."""
     T, noise = calibrated.algorithm.num_steps, calibrated.algorithm.noise
     injected = np.stack(seen["noise"][-T:])
-    encoders = [noise.encoder_of(u) if hasattr(noise, "encoder_of") else np.eye(T) for u in range(NODES)]
+    encoders = [noise.column_encoder(u) if hasattr(noise, "column_encoder") else np.eye(T) for u in range(NODES)]
     return (
         np.stack([C @ injected[:, u] for u, C in enumerate(encoders)], axis=1).reshape(T, NODES, D)
         / calibrated.noise_std

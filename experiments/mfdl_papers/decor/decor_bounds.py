@@ -146,7 +146,7 @@ def decor_victims(
     """
     G = graphs.load(graph)
     noise = PairwiseNoise(G, sigma_ldp=sigma_ldp, sigma_cor=sigma_cor, clip_norm=clip_norm, num_steps=num_steps)
-    gone = {graphs.index_of(G, label) for label in colluders}
+    gone = {graphs.label_index(G, label) for label in colluders}
     honest = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
     if not len(honest):
         raise InvalidInput(f"colluders must leave an honest node, got all {len(gone)} nodes.")

@@ -51,7 +51,7 @@ class OwnStates(ViewForm):
 
     @classmethod
     def from_algorithm(cls, view: AlgorithmView) -> Self | None:
-        if view.shows_injections or view.algorithm.of_all_sent.injections:
+        if view.shows_injections or view.algorithm.sent_flow.injections:
             return None
         states = recursions(view)
         return None if states is None else cls(view, states)

@@ -80,7 +80,7 @@ class PartlySeen:
         if not decided or not (constant or view.unreleased or algorithm.released.is_last):
             return None
         same_rows = bool((seen == seen[0]).all())
-        dense_otherwise = not (algorithm.of_all_sent.injections and same_rows and (constant or view.unreleased))
+        dense_otherwise = not (algorithm.sent_flow.injections and same_rows and (constant or view.unreleased))
         if dense_otherwise and (not noise.fresh or DenseForm.from_view(view) is None):
             return None
         return cls(
@@ -115,7 +115,7 @@ class PartlySeen:
         noise, T = self.noise, len(self.scale)
         if noise.fresh or not noise.shared or (not noise.in_blocks and T > MAX_DENSE_STEPS):
             return None
-        C = noise.encoder_of(0)
+        C = noise.column_encoder(0)
         alike = scipy.linalg.toeplitz(C[:, 0], np.zeros(T))
         return np.asarray(alike) if np.abs(C - alike).max() <= T * EPS * np.abs(C).max() else None
 

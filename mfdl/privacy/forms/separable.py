@@ -184,7 +184,7 @@ def encoder_gram(encoder: Encoder) -> ViewGram:
 def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
     if noise.shared:
         return encoder_gram(noise.encoder)
-    return _part_grams(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
+    return _part_grams(noise.column_encoder(column), noise.column_inverse(column), [slice(None)])[0]
 
 
 def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:

@@ -137,7 +137,7 @@ def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
     assert noise is not None
     N = np.zeros((noise.num_steps, noise.slots_per_step, noise.num_steps, noise.columns_per_step))
     for (i, k), entry in np.ndenumerate(noise.mixing.toarray()):
-        N[:, i, :, k] = entry * np.linalg.inv(noise.encoder_of(k))
+        N[:, i, :, k] = entry * np.linalg.inv(noise.column_encoder(k))
     return N.reshape(noise.shape)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
-from ...graphs import SparseGraph, labels, of_name
+from ...graphs import SparseGraph, labels, resolved_name
 from ...matrices import read_only
 from ...privacy.owners import Owners
 from ...spec import Entry, Registry
@@ -387,7 +387,7 @@ def _owners(given: Any, num_nodes: int) -> Owners:
 
 def node_count(graph_or_num_nodes: Any) -> int:
     """The number of nodes of a graph, of the graph of a name, or the number itself."""
-    graph = of_name(graph_or_num_nodes)
+    graph = resolved_name(graph_or_num_nodes)
     if isinstance(graph, SparseGraph):
         return graph.num_nodes
     count = getattr(graph, "number_of_nodes", None)

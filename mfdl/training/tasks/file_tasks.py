@@ -236,7 +236,7 @@ def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     """The node index of each train record, by the labels of a graph or the numbers of its nodes."""
-    given = graphs.of_name(graph)
+    given = graphs.resolved_name(graph)
     nodes = (
         graphs.labels(given)
         if isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)

@@ -159,7 +159,7 @@ def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
 
 def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
     names = _parameters(function)
-    given = graphs.of_name(graph)
+    given = graphs.resolved_name(graph)
     known = {
         "graph": given.networkx() if isinstance(given, graphs.SparseGraph) else given,
         "num_nodes": num_nodes,
