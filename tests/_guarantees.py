@@ -1,7 +1,6 @@
 """Guarantees of victims one by one, from losses that are at hand."""
 
-from mfdl.privacy.losses import Losses
-from mfdl.privacy.questions import Privacy
+from mfdl import Losses, Privacy
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):

@@ -4,11 +4,9 @@ import itertools
 
 import numpy as np
 
-from mfdl import gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Cyclic, Dynamics, gossip, trust
 from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
-from mfdl.participation import Cyclic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 
 KINDS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
 OUTSIDER = trust.Eavesdropper()

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import gossip
+from mfdl import InvalidInput, NoiseKey, gossip
 from mfdl.algorithms import with_dropout
-from mfdl.errors import InvalidInput
-from mfdl.testing.oracles import pinv_gram
-from mfdl.testing.strategies import connected_graphs, gossip_matrices
+from mfdl.testing import connected_graphs, gossip_matrices, pinv_gram
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
 
 SEEDS = st.integers(0, 2**32 - 1)
 HOW = {"adjacency": "zero-out", "clip_norm": 1.0}

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mfdl import data, progress
+from mfdl import InvalidInput, data, progress
 from mfdl.commands.data_files import app
 from mfdl.data.registered_files import DataFile
-from mfdl.errors import InvalidInput
 
 CONTENT = b"1 2\n2 3\n" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

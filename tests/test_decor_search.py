@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, account, algorithms, gossip, trust
 from mfdl.decor_search import decor_deviations
-from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account
 from mfdl.privacy import gaussian
 from mfdl.testing import connected_graphs, exact_epsilon
 from mfdl_papers import decor_accountant

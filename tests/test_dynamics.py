@@ -12,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, trust
 from mfdl.dynamics.dynamics import MAX_RATE_RATIO
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import view_grams
 from mfdl.testing import gossip_matrices, gossip_sequences

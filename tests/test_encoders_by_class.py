@@ -11,17 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import Privacy, gossip, trust
-from mfdl.algorithms import mafalda, mafalda_l, noise_error
-from mfdl.algorithms.factorized import mafalda_classes
+from mfdl import Cyclic, ErrorWeights, InvalidInput, MinSeparation, Privacy, UnsupportedMechanism, gossip, trust
+from mfdl.algorithms import mafalda, mafalda_classes, mafalda_l, noise_error
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import NotConverged, factorize_classes, factorize_nodes, problem, solve_problem
 from mfdl.factorization.nodes import NodeFactorizations, degree_labels, evaluate_nodes
 from mfdl.noise_scale import calibrate
-from mfdl.objective import ErrorWeights, NoiseObjective
-from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.objective import NoiseObjective
+from mfdl.participation import ParticipationByNode, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 
 TOLERANCE = 1e-4

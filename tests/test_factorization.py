@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import factorization, gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, UnsupportedMechanism, factorization, gossip
 from mfdl.factorization import (
     FactorizationProblem,
     NotConverged,
@@ -25,8 +23,8 @@ from mfdl.factorization import (
     square_root_encoder,
 )
 from mfdl.factorization.temporal import prefix_sum_gram
-from mfdl.objective import ErrorWeights, NoiseObjective
-from mfdl.participation import Cyclic, EveryStep, Explicit, Single
+from mfdl.objective import NoiseObjective
+from mfdl.participation import Explicit, Single
 from mfdl.testing import prefix_sum
 
 FLORENTINE = Dynamics(gossip.uniform("florentine"))

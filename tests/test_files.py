@@ -16,10 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from mfdl import factorization, files, gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic
+from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files, gossip
 
 
 def test_bytes_text_and_json_arrive_whole(tmp_path):

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from mfdl import gossip, graphs
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip, graphs
 from mfdl.gossip import Gossip, GossipMatrix
-from mfdl.testing.strategies import connected_graphs, gossip_matrices, gossip_sequences
+from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 
 ROTATION = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 

@@ -21,9 +21,8 @@ from effort import examples
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from mfdl import graphs
+from mfdl import InvalidInput, graphs
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.graph_formats import FORMATS
 
 EXAMPLES = Path(os.environ.get("MFDL_DATA", "nowhere")).parent / "inputs"

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import gossip, graphs, tasks
+from mfdl import InvalidInput, gossip, graphs, tasks
 from mfdl.decor_search import corollary_noise
-from mfdl.errors import InvalidInput
 from mfdl.gossip import randomized
 from mfdl.node_covariances import algebraic_connectivity_after_deletion, incidence, laplacian, laplacians_after_deletion
 

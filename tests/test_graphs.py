@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import graphs
-from mfdl.errors import InvalidInput
-from mfdl.testing.strategies import connected_graphs
+from mfdl import InvalidInput, graphs
+from mfdl.testing import connected_graphs
 
 
 def write(path: Path, text: str | bytes) -> Path:

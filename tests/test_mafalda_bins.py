@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import mfdl
+from mfdl import BallsInBins, Cyclic, InvalidInput, UnsupportedMechanism, sweep
 from mfdl.algorithms import kronecker_bins, mafalda_bins, noise_error, registry
 from mfdl.commands import main
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_balls_in_bins
-from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.runs import Store, sweep
+from mfdl.runs import Store
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import shared_by
 from mfdl.runs.sweep_config import SweepConfig

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.commands.factorize import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.objective import NoiseObjective, Probes, spectra
 from mfdl.testing import gossip_matrices, gossip_sequences
 

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import Privacy, algorithms, factorization, gossip, trust
+from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, calibrate, factorization, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account, calibrate
 from mfdl.objective import NoiseObjective
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Explicit, OncePerEpoch, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
+from mfdl.testing import NAMES, build_algorithm, linear_algorithms, random_encoder
 from mfdl_solvers import causal_encoder
 
 LDP = trust.LDP()

@@ -14,20 +14,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH, ZIP
 
-from mfdl import algorithms, archive, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.oracles import (
-    exact_leaks,
-    exact_run,
-    exact_view,
-    exact_view_gram,
-    largest_signed_sum,
-)
-from mfdl.testing.strategies.graphs import dyadic_gossip
-from mfdl.trust import TrustModel
+from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, UnsupportedMechanism, algorithms, archive, gossip, trust
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import dyadic_gossip, exact_leaks, exact_run, exact_view, exact_view_gram, largest_signed_sum
 
 FROM_MASKS = TrustModel.from_masks
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip
 from mfdl.testing import gossip_matrices
 
 

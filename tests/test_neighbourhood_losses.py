@@ -8,14 +8,11 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, InvalidInput, TrustModel, algorithms, gossip, trust
 from mfdl.factorization import square_root_encoder
-from mfdl.participation import Cyclic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import gossip_matrices
-from mfdl.trust import TrustModel, neighbourhood
+from mfdl.trust import neighbourhood
 
 
 def loss(built, model, victim, release):

@@ -12,20 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from mfdl import archive
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import (
-    Cyclic,
-    EveryStep,
-    Explicit,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    Single,
-)
-from mfdl.testing import participations
-from mfdl.testing.oracles import once_per_epoch_patterns, separated_patterns
-from mfdl.testing.strategies import ALL_SCHEMES
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, archive
+from mfdl.participation import Explicit, OncePerEpoch, Participation, Single
+from mfdl.testing import ALL_SCHEMES, once_per_epoch_patterns, participations, separated_patterns
 
 
 def lists(participation: Participation) -> list[list[int]]:

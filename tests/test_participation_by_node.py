@@ -16,20 +16,11 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Privacy, algorithms, archive, gossip, trust
+from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, archive, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import (
-    Cyclic,
-    EveryStep,
-    Explicit,
-    MinSeparation,
-    OncePerEpoch,
-    ParticipationByNode,
-    Single,
-)
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task

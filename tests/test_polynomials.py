@@ -11,12 +11,11 @@ from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.objective import NoiseObjective
 from mfdl.planning import Design
 from mfdl.privacy import sensitivity_by_victim
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices
 
 RING = gossip.metropolis_hastings("ring:n=6")
 SYMMETRIC = gossip_matrices(min_nodes=2, max_nodes=6, kinds=["symmetric", "singular"])

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import algorithms, audit, factorization, gossip, progress, trust
-from mfdl.errors import InvalidInput
-from mfdl.privacy.losses import Losses
-from mfdl.privacy.questions import Privacy
+from mfdl import InvalidInput, Losses, Privacy, algorithms, audit, factorization, gossip, progress, trust
 from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import Cyclic, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
-from mfdl.dynamics import Dynamics
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.released import ReleasedModel
-from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
+from mfdl.testing import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 
 RING = gossip.metropolis_hastings("ring:n=6")

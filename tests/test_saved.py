@@ -34,8 +34,7 @@ from mfdl import (
 from mfdl.noise import NoiseOperator
 from mfdl.privacy import MonteCarlo
 from mfdl.privacy.guarantee import STATED
-from mfdl.testing.strategies import linear_algorithms, user_algorithms
-from mfdl.testing.strategies.algorithms import ALL_NAMES, build_algorithm
+from mfdl.testing import ALL_NAMES, build_algorithm, linear_algorithms, user_algorithms
 from mfdl.testing.tasks import linear_task
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)

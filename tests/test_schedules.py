@@ -10,21 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.commands.account import AccountConfig
 from mfdl.commands.account_losses import run_account
 from mfdl.commands.audit import AuditConfig
-from mfdl.dynamics import Dynamics, schedule
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.dynamics import schedule
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import Plan
-from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices, largest_signed_sum, of_node, pinv_gram
 from mfdl.training.replay import replays
 
 PATH = gossip.metropolis_hastings("path:n=4")

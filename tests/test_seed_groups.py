@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, algorithms, gossip, trust
 from mfdl.algorithms import noise_error, spatio_temporal_noise
-from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_covariance, optimal_joint, optimal_kronecker
-from mfdl.participation import Cyclic
-from mfdl.testing.oracles import coalition_inverse_diagonal
-from mfdl.testing.strategies import connected_graphs
+from mfdl.testing import coalition_inverse_diagonal, connected_graphs
 
 TRIPLES = [[u, (u + 1) % 5, (u + 2) % 5] for u in range(5)]
 

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip
 from mfdl.algorithms import registry
 from mfdl.archive import SUFFIX
-from mfdl.dynamics import Dynamics
 from mfdl.factorization import NotConverged, factorize, factorize_nodes, optimal_covariance, prefix_sum_encoder, problem
 from mfdl.factorization.solutions import Solutions, keeping
-from mfdl.participation import Cyclic
-from mfdl.testing.oracles import optimal_loss_reference
+from mfdl.testing import optimal_loss_reference
 
 GOSSIP = mfdl.gossip.metropolis_hastings("path:n=3")
 SCHEME = mfdl.Cyclic(epochs=2, period=2)

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import mfdl
-from mfdl import gossip, graphs
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip, graphs
 from mfdl.graphs import loading, named
 from mfdl.graphs.edge_lists import integer_edges
-from mfdl.testing.strategies import connected_graphs
+from mfdl.testing import connected_graphs
 
 SPECS = [graph.example or graph.name for graph in named.GRAPHS.values() if "data_home" not in graph.signature]
 

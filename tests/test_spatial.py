@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import graphs, node_covariances
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, graphs, node_covariances
 from mfdl.node_covariances import (
     algebraic_connectivity_after_deletion,
     decor_covariance,
@@ -23,7 +22,7 @@ from mfdl.node_covariances import (
     inverse_diagonal_by_node,
     laplacian,
 )
-from mfdl.testing.strategies import connected_graphs
+from mfdl.testing import connected_graphs
 
 
 @given(graph=connected_graphs(), data=st.data())

@@ -12,13 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Dynamics, EveryStep, Privacy, algorithms, factorization, gossip, trust
-from mfdl.errors import InvalidInput
+from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, factorization, gossip, trust
 from mfdl.factorization import optimal_covariance, optimal_pairwise
 from mfdl.factorization.groups import edge_groups, read_groups
 from mfdl.factorization.pairwise_covariance import PairwisePrice
 from mfdl.node_covariances import laplacian
-from mfdl.noise_scale import calibrate
 from mfdl.objective import NoiseObjective
 from mfdl.testing import connected_graphs
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from spatio_temporal_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, InvalidInput, MinSeparation, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.algorithms import noise_error, spatio_temporal_noise
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     NotConverged,
     optimal_covariance,
@@ -28,9 +27,9 @@ from mfdl.factorization import (
 )
 from mfdl.factorization.spatio_temporal import PER_MODE_TOLERANCE
 from mfdl.objective import ErrorWeights
-from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.strategies import connected_graphs
+from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode, Single
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import connected_graphs
 
 TOLERANCE = 1e-4
 

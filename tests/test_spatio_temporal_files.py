@@ -8,12 +8,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, PATH, RING, SCHEME, worst_loss
 
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, factorization, gossip
 from mfdl.algorithms import spatio_temporal_noise
 from mfdl.algorithms.registry import LOCAL, SHARED, models_of
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic, EveryStep
 
 
 @pytest.fixture

@@ -8,30 +8,19 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import gossip, graphs, released, trust
+from mfdl import BallsInBins, Cyclic, EveryStep, InvalidInput, MinSeparation, gossip, graphs, partition, released, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.dynamics import SCHEDULES
-from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
 from mfdl.objective.error_weights import STEP_WEIGHTS
-from mfdl.participation import (
-    BallsInBins,
-    Cyclic,
-    CyclicPoisson,
-    EveryStep,
-    MinSeparation,
-    MinSeparationSampling,
-    OncePerEpoch,
-    RandomAllocation,
-    Single,
-)
+from mfdl.participation import CyclicPoisson, MinSeparationSampling, OncePerEpoch, RandomAllocation, Single
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
 from mfdl.training.clip_rules import CLIP_RULES
 from mfdl.training.step_rules import STEP_RULES
-from mfdl.training.tasks import TASKS, partition
+from mfdl.training.tasks import TASKS
 
 REGISTRIES = [
     *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, CLIP_RULES, STEP_RULES),

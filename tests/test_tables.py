@@ -13,19 +13,7 @@ from matplotlib.figure import Figure
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    EveryStep,
-    InvalidInput,
-    Losses,
-    Privacy,
-    algorithms,
-    gossip,
-    graphs,
-    replay,
-    trust,
-)
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Losses, Privacy, algorithms, gossip, graphs, replay, trust
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS
 from mfdl.training.run_curves import plot_runs

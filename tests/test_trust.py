@@ -11,15 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.oracles import (
-    gossip_messages,
-)
-from mfdl.trust import TrustModel
+from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import gossip_messages
 
 FROM_MASKS = TrustModel.from_masks
 

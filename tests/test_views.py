@@ -15,17 +15,13 @@ from path_algorithms import DP, MH, PATH
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
-from mfdl import algorithms, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep, Explicit
-from mfdl.privacy import general_sensitivity
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, View, algorithms, trust
+from mfdl.participation import Explicit
+from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing.strategies import integer_views
+from mfdl.testing import integer_views
 from mfdl.trust.knowledge import Knowledge
-from mfdl.trust.view import View
 
 # ---- bare views ---------------------------------------------------------------------------------------------------
 

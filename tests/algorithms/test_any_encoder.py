@@ -14,8 +14,7 @@ from scipy.sparse.linalg import aslinearoperator
 from small_tasks import regression
 
 import mfdl
-from mfdl import algorithms, factorization
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, UnsupportedMechanism, algorithms, factorization
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise
 from mfdl_solvers.autodiff import Parametrisation, solve
 from mfdl_solvers.problem import ProblemError, Stopping

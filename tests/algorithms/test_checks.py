@@ -8,12 +8,9 @@ import pytest
 import scipy.sparse as sp
 
 import mfdl
-from mfdl import EveryStep, algorithms, gossip
+from mfdl import Dynamics, EveryStep, InvalidInput, LinearAlgorithm, algorithms, gossip
 from mfdl.algorithms import from_maps
-from mfdl.algorithms.linear_algorithm import LinearAlgorithm
 from mfdl.algorithms.round import Round
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, StepNoise
 
 N, T = 3, 2

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import gossip
+from mfdl import InvalidInput, gossip
 from mfdl.algorithms import with_dropout
 from mfdl.algorithms.other_exchanges import RECOVERIES
-from mfdl.errors import InvalidInput
 from mfdl.noise import ScheduledNoise
-from mfdl.testing.oracles import pinv_gram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices, pinv_gram
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))

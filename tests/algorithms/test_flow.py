@@ -5,11 +5,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import EveryStep, algorithms, gossip
+from mfdl import Dynamics, EveryStep, algorithms, gossip
 from mfdl.algorithms.workloads import flow
-from mfdl.dynamics import Dynamics
-from mfdl.testing import oracles
-from mfdl.testing.strategies import user_algorithms
+from mfdl.testing import oracles, user_algorithms
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=3"))
 

@@ -10,14 +10,12 @@ from hypothesis import given
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
 from mfdl.algorithms.round import Round
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.strategies import dyadic_gossip
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import dyadic_gossip
 from mfdl.testing.tasks import linear_task
 
 PATH = gossip.metropolis_hastings("path:n=3")

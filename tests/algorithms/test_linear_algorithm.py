@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Cyclic, Dynamics, algorithms, gossip
 from mfdl.factorization import square_root_encoder
-from mfdl.participation import Cyclic, Single
+from mfdl.participation import Single
+from mfdl.testing import NAMES, build_algorithm, linear_algorithms, random_encoder
 from mfdl.testing.oracles import dense_averaged_workload, dense_gossip_workload, dense_noising
-from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 PART = Cyclic(epochs=2, period=3)
 STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, gossip, tasks, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, tasks, trust
 from mfdl.algorithms import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.audit import audit
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
-from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.strategies import gossip_matrices, gossip_sequences
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import gossip_matrices, gossip_sequences
 from mfdl.training.executor import Executor
 
 NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps")

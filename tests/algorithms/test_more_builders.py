@@ -8,13 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip
+from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep
-from mfdl.testing.oracles import gossip_messages
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices, gossip_messages
 
 torch.set_num_threads(1)
 MH = gossip.metropolis_hastings

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import gossip, trust
+from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
 from mfdl.algorithms import random_walk
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.testing.oracles import pinv_gram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices, pinv_gram
 from mfdl.training.executor import Executor
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -7,14 +7,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import mfdl
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, factorization, gossip
 from mfdl.algorithms import mechanism_names, registry
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.commands import main
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.objective import NoiseObjective
-from mfdl.participation import Cyclic, Single
+from mfdl.participation import Single
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 

@@ -8,10 +8,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Dynamics, algorithms, gossip
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip
 from mfdl.algorithms.round import SHAPES, Round, digests, map_digest, with_input_scale
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic, EveryStep
 
 RATES = st.lists(st.sampled_from([0.01, 0.1, 0.25, 0.3]), min_size=1, max_size=4)
 

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import joint, kronecker, noise_error, per_mode, registry, spatio_temporal_noise
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.noise import JointNoise, SpatioTemporalNoise
-from mfdl.objective import ErrorWeights
-from mfdl.participation import Cyclic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(2, 2)

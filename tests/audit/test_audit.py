@@ -11,18 +11,15 @@ import pytest
 from matplotlib.figure import Figure
 
 import mfdl
-from mfdl import Privacy
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, account, calibrate
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix, bounds, runs
 from mfdl.audit.audit_cells import AuditCell
 from mfdl.audit.observation import Transcript
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix, metropolis_hastings
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import BallsInBins, Cyclic, EveryStep, OncePerEpoch, ParticipationByNode, Single
+from mfdl.participation import OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
-from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, TrustModel, named
+from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, named
 
 DYNAMICS, PAIR = (Dynamics(metropolis_hastings(graph), 0.5) for graph in ("path:n=4", "path:n=2"))
 ALONE = Dynamics(GossipMatrix(np.eye(3), range(3)), 0.5)  # no node receives anything

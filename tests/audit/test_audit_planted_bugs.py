@@ -9,11 +9,10 @@ import pytest
 from scipy.linalg import toeplitz
 
 import mfdl
-from mfdl import Privacy, calibrate, gossip
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, calibrate, gossip
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
+from mfdl.participation import OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Eavesdropper, ReleasedOnly

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import mfdl
-from mfdl import audit, trust
+from mfdl import NoiseKey, audit, trust
 from mfdl.audit import bin_draws
 from mfdl.commands import main
 from mfdl.training import drawn_batches
-from mfdl.training.keys import NoiseKey
 
 CIRCUMSTANCES = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 SETTINGS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 1, "progress": False}

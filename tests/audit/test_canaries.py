@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from last_bits import nudged
 
+from mfdl import Cyclic, Dynamics, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry
 from mfdl.audit import Training
 from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, learned, signs_of, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
-from mfdl.dynamics import Dynamics
 from mfdl.gossip import metropolis_hastings
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch
-from mfdl.training.keys import NoiseKey
+from mfdl.participation import Explicit, OncePerEpoch
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Colluding, Eavesdropper, ReleasedOnly
 

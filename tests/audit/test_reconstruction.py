@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from mfdl import Dynamics, EveryStep, Privacy, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct
 from mfdl.audit.equations import reduced_rows
-from mfdl.testing.oracles.rational import rank, rational
-from mfdl.testing.strategies.graphs import gossip_matrices
-from mfdl.testing.strategies.view_strategies import view_cases
+from mfdl.testing import gossip_matrices, rank, rational, view_cases
 from mfdl.training.executor import Executor
 
 PER_STEP, CONSTANT, FIRST = KINDS = ("per step", "constant", "first step")

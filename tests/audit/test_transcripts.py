@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from test_reconstruction import CONSTANT, END, KINDS, on
 
-from mfdl import View, algorithms, trust
+from mfdl import InvalidInput, View, algorithms, trust
 from mfdl.audit import reconstruct
-from mfdl.errors import InvalidInput
 
 RING, NOISY = on("ring:n=5", 3), on("path:n=5", 3, algorithms.dp_dsgd, gossip_rounds=2)
 LARGE = on(nx.complete_graph(40), 100)

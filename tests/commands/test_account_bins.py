@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import trust
+from mfdl import BallsInBins, trust
 from mfdl.algorithms import mf_dsgd, registry
 from mfdl.commands import main
-from mfdl.participation import BallsInBins
 
 ASKED = ["--participation", "balls-in-bins", "--epochs", "2", "--period", "3", "--adjacency", "zero-out"]
 SMALL = ["--graph", "path:n=3", "--delta", "1e-5"]

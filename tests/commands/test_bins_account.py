@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import mfdl
+from mfdl import BallsInBins, Cyclic, InvalidInput
 from mfdl.algorithms import registry
 from mfdl.commands.account import AccountConfig
-from mfdl.errors import InvalidInput
-from mfdl.participation import BallsInBins, Cyclic
 
 BINS = BallsInBins(epochs=2, bins=3)
 

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from mfdl import extensions
+from mfdl import InvalidInput, extensions
 from mfdl.commands import app, main
-from mfdl.errors import InvalidInput
 
 
 def say_hello(name: str = "you") -> None:

@@ -2,10 +2,9 @@
 
 import json
 
-from mfdl import Dynamics, algorithms, gossip, trust
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main
-from mfdl.participation import EveryStep
 from mfdl.trust.base import MODELS
 
 EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}

@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mfdl
+from mfdl import Cyclic, ErrorWeights, InvalidInput
 from mfdl.audit import audit
-from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
-from mfdl.objective import ErrorWeights
-from mfdl.participation import Cyclic, Explicit
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Explicit
+from mfdl.privacy import sensitivity_by_victim
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

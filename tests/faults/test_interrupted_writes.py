@@ -15,12 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mfdl import factorization, files
+from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files
 from mfdl.commands import main
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
-from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
 
 GOSSIP = metropolis_hastings("ring:n=4")

@@ -9,16 +9,10 @@ from archives import flipped
 from noises import philox_key
 from small_tasks import regression
 
-from mfdl import Privacy, trust
+from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
 from mfdl.algorithms import registry
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
-from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import replay
 
 SECRET = bytes(range(100, 132))
 

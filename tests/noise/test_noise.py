@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from noises import OwnNoise, cases
 from numpy.testing import assert_allclose, assert_array_equal
 
+from mfdl import InvalidInput, UnsupportedMechanism
 from mfdl import noise as noises
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
-from mfdl.testing.strategies import encoders
+from mfdl.testing import encoders
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # inverses of at most 16 steps, entries below 1.5^16 = 660
 C, F, OWN, ALL = np.array([[1.0, 0.0], [-0.5, 2.0]]), np.array([[1.0, 2.0], [0.0, -1.0]]), np.eye(2), np.ones((2, 2))

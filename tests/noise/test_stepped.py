@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from noises import STRUCTURED, base_noise, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, NoiseKey
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, stream
 from mfdl.noise.stream import NoiseStream, StreamState
-from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import gossip
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip
 from mfdl.gossip import randomized
 from mfdl.objective import NoiseObjective, Probes
 from mfdl.objective.estimated_grams import EstimatedGram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices
 
 GRAPHS = {
     "path": nx.path_graph(3),

@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
-from mfdl.privacy.sampled_exposures import noise_of_bins
-from mfdl.testing import gossip_matrices
-from mfdl.testing.oracles import optimal_loss_reference
-from mfdl.testing.strategies import random_encoder
+from mfdl.privacy import noise_of_bins
+from mfdl.testing import gossip_matrices, optimal_loss_reference, random_encoder
 
 RING = gossip.metropolis_hastings("ring:n=5")
 SPECTRUM = Curvature([1.0, 0.4, 0.4, 0.0])

@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import Privacy, algorithms, gossip, graphs
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, graphs
 from mfdl.factorization import evaluate, factorize, problem, square_root_encoder
 from mfdl.factorization.temporal import EstimatedFactorization, EstimatedProblem
-from mfdl.objective import ErrorWeights, NoiseObjective, Probes, estimated_grams, time_grams
+from mfdl.objective import NoiseObjective, Probes, estimated_grams, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.objective.estimated_grams import EstimatedGram
-from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 
 

@@ -15,18 +15,15 @@ from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, gossip, graphs
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, graphs
 from mfdl.algorithms import error_in_models, noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.gossip.matrix import GossipMatrix
+from mfdl.gossip import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
-from mfdl.objective import ErrorWeights, NoiseObjective, estimated_grams, noise_objective, time_grams
+from mfdl.objective import NoiseObjective, estimated_grams, noise_objective, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
-from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences

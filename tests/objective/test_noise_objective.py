@@ -13,11 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import Curvature, ErrorWeights, NoiseObjective, spectra, time_grams
+from mfdl.objective import Curvature, NoiseObjective, spectra, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.objective import ErrorWeights, NoiseObjective
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip
+from mfdl.objective import NoiseObjective
 from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.objective.spectra import SpectralMeasure
 from mfdl.testing import gossip_matrices

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl_papers as papers
-from mfdl import gossip, graphs, node_covariances
+from mfdl import InvalidInput, UnsupportedMechanism, gossip, graphs, node_covariances
 from mfdl.decor_search import COROLLARY_RANGE
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian
-from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
-from mfdl.testing.strategies import connected_graphs, gossip_matrices
+from mfdl.testing import connected_graphs, gossip_matrices, gossip_messages, of_node, pinv_gram, received, without_noise
 
 DELTA = 1e-5
 ONES = {"sigma_ldp": 1.0, "sigma_cor": 1.0}

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip
 from mfdl_papers import (
     decor_constant,
     decor_corollary,

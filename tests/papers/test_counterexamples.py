@@ -14,8 +14,7 @@ from scipy.stats import norm
 
 from mfdl import gossip
 from mfdl.privacy.gaussian import delta_from_mu
-from mfdl.testing import check_claim, claim, describe, exact_delta, exact_epsilon
-from mfdl.testing.oracles import elliptope_reference, exact_view_gram
+from mfdl.testing import check_claim, claim, describe, elliptope_reference, exact_delta, exact_epsilon, exact_view_gram
 from mfdl.testing.strategies import random_encoder
 from mfdl_papers import all_facts, published_claims
 from mfdl_papers.corn.corn_claims import NoisySystem, covariances

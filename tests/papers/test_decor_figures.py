@@ -9,10 +9,9 @@ import pytest
 from mnist_files import register_mnist
 
 import mfdl
-from mfdl import algorithms, data
+from mfdl import InvalidInput, algorithms, data
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
-from mfdl.errors import InvalidInput
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, tuned_rates
 from mfdl_papers.figures import RunScale, named, paired_effects
 

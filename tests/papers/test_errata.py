@@ -26,8 +26,7 @@ from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, sq
 from mfdl.noise_scale import account, calibrate
 from mfdl.privacy import gaussian
 from mfdl.privacy.forms import view_grams
-from mfdl.testing import connected_graphs, exact_mu
-from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
+from mfdl.testing import connected_graphs, exact_mu, gossip_messages, of_node, pinv_gram, received, without_noise
 from mfdl_papers import decor_constant, decor_step_sizes, one_step_error
 from mfdl_solvers.coalition_problem import CoalitionProblem
 

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip, graphs, node_covariances
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Dynamics, InvalidInput, gossip, graphs, node_covariances
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl_papers import (
     accumulated_error,

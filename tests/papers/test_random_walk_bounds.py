@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
 from mfdl.privacy.gaussian import delta_from_mu
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices
 from mfdl_papers import hitting_times, pn_f_dp, walk_known
 from mfdl_papers.random_walk import WalkLosses, _over_walks, _visits_until, smallest_epsilon
 

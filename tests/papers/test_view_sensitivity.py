@@ -8,11 +8,9 @@ from effort import examples
 from hypothesis import given
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip
 from mfdl.privacy import exact_arithmetic
-from mfdl.testing import oracles, strategies
-from mfdl.testing.oracles import gossip_messages, rational, received, without_noise
+from mfdl.testing import gossip_messages, oracles, rational, received, strategies, without_noise
 from mfdl_papers import greedy_rows, reduce_view
 
 FULL = ("regular", "rank-deficient")

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.testing import connected_graphs
 from mfdl_papers import zip_dl
 

@@ -10,20 +10,14 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Privacy, algorithms, calibrate, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, NoiseKey, Privacy, View, account, algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account
-from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
-from mfdl.testing.strategies import view_cases
+from mfdl.testing import largest_signed_sum, of_node, pinv_gram, view_cases
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import node_noise, noise_stream
-from mfdl.trust.view import View
 
 TOLERANCE = 3e-6  # relative; the semidefinite bounds of both sides stop within 1e-6 of the truth
 

@@ -8,17 +8,11 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from mfdl import Privacy, algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, tasks, trust
 from mfdl.noise import IndependentNoise
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.testing.tasks import linear_task
-from mfdl.training import keys, seed_replay, tasks
-from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import replay
+from mfdl.training import keys, seed_replay
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import node_noise, noise_stream
 

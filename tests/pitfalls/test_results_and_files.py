@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from mfdl import Privacy, algorithms, calibrate, gossip, graphs
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks
 from mfdl.metrics import METRICS, not_private_fields
-from mfdl.participation import Cyclic
 from mfdl.runs import load_steps
 from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
-from mfdl.training import checkpoint, tasks
-from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import replay
+from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
 from mfdl.training.tasks import Evaluation
 from mfdl.trust import LDP

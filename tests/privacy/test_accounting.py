@@ -13,19 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, TrustModel, View, account, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account
-from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.privacy.victim_sensitivity import worst_adaptive
-from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
-from mfdl.testing.strategies import gossip_matrices, integer_views
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
+from mfdl.testing import clear_rank, gossip_matrices, integer_views, of_node, pinv_gram
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy import attacking_sets, exact_arithmetic
+from mfdl.participation import Explicit, OncePerEpoch, Single
+from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.victim_sensitivity import worst_adaptive
-from mfdl.testing.oracles import gossip_messages, rows_span
-from mfdl.testing.strategies import view_cases
+from mfdl.testing import gossip_messages, rows_span, view_cases
 from mfdl.trust import TrustModel
 from mfdl.trust.view import View
 

@@ -10,16 +10,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl.errors import InvalidInput
-from mfdl.privacy.curves import (
-    BallsInBinsGaussian,
-    BinChain,
-    chain_above,
-    correlations,
-    curve_from_dict,
-    curve_to_dict,
-    importance,
-)
+from mfdl import InvalidInput
+from mfdl.privacy import BallsInBinsGaussian
+from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict, importance
 from mfdl.privacy.curves.bin_chain import COARSE, FINE, _Walk
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 

@@ -11,15 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, Guarantee, InvalidInput, NoiseKey, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import noise_error
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
-from mfdl.privacy import questions
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.guarantee import Guarantee
-from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
+from mfdl.privacy import questions, sensitivity_by_victim
+from mfdl.testing import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream
 

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.gossip import GossipMatrix
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import known_states as combination_form
 from mfdl.privacy.forms import view_gram
 from mfdl.privacy.forms.known_states import Combination, is_multiple
-from mfdl.testing.oracles import of_node, pinv_gram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices, of_node, pinv_gram
 from mfdl.trust.view import AlgorithmView
 
 RING = gossip.metropolis_hastings("ring:n=4")

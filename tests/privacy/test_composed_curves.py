@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy import gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, Composed, Gaussian, PoissonGaussian
+from mfdl import InvalidInput, UnsupportedMechanism, trust
+from mfdl.privacy import BallsInBinsGaussian, Gaussian, PoissonGaussian, gaussian
+from mfdl.privacy.curves import Composed
 
 
 @examples(40)

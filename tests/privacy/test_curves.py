@@ -9,17 +9,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy.curves import (
-    BallsInBinsGaussian,
-    Composed,
-    Gaussian,
-    MonteCarlo,
-    MonteCarloCurve,
-    PoissonGaussian,
-    correlations,
-    normalized,
-)
+from mfdl import InvalidInput, UnsupportedMechanism
+from mfdl.privacy import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian
+from mfdl.privacy.curves import Composed, MonteCarloCurve, correlations, normalized
 from mfdl.privacy.curves.base import Pass, least_multiplier
 
 GRIDS = 2e-3

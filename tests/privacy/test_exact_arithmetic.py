@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.entries import has_few_bits
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
-from mfdl.participation import EveryStep, Single
-from mfdl.privacy import exact_arithmetic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Single
+from mfdl.privacy import exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.exact_arithmetic import PRIMES, range_of
 from mfdl.testing import oracles
 

@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mfdl.privacy.forms import FORMS, LAST, Blocks, ViewGram, view_grams
-from mfdl.testing.oracles import exact_leaks, exact_view_gram, of_node, rational, to_float
-from mfdl.testing.strategies import view_cases
+from mfdl.testing import exact_leaks, exact_view_gram, of_node, rational, to_float, view_cases
 from mfdl.trust.view import AlgorithmView
 
 

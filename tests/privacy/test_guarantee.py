@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfdl import Guarantee, InvalidInput
 from mfdl.display import rounded_up
-from mfdl.errors import InvalidInput
-from mfdl.privacy import gaussian
-from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.guarantee import RELEASES, Guarantee
+from mfdl.privacy import Gaussian, gaussian
+from mfdl.privacy.guarantee import RELEASES
 from mfdl.privacy.guarantee_texts import EVERY_NODE, LONGEST_SENTENCE
 from mfdl.privacy.questions import UNITS
-from mfdl.testing.oracles import exact_delta
+from mfdl.testing import exact_delta
 
 INF = math.inf
 BOUNDS = ("exact", "upper")

@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.noise import IndependentNoise
-from mfdl.participation import EveryStep
 from mfdl.privacy.forms import FORMS
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.partly_seen import PartlySeen
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
 from mfdl.released import ReleasedModel
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     exact_leaks,
     exact_run,
     exact_view,

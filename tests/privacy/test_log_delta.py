@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from loss_numbers import EXTRA_DIGITS, SLACK, exact_a, log_uniform, mu_and_epsilon, mus
 from scipy.special import erfcx
 
-from mfdl.privacy.gaussian import (
-    delta_from_mu,
-    epsilon_from_mu,
-    log_delta_from_mu,
-    mills_difference,
-)
-from mfdl.testing.oracles import DIGITS, exact_delta, exact_log_delta, mills_ratio
+from mfdl.privacy.gaussian import delta_from_mu, epsilon_from_mu, log_delta_from_mu, mills_difference
+from mfdl.testing import DIGITS, exact_delta, exact_log_delta, mills_ratio
 
 INF = math.inf
 

@@ -8,14 +8,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Dynamics, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.losses import Losses
-from mfdl.privacy.questions import Privacy
-from mfdl.testing.strategies import linear_algorithms, trust_models
+from mfdl.testing import linear_algorithms, trust_models
 
 PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
 

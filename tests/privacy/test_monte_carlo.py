@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy import gaussian
-from mfdl.privacy.curves import (
-    BallsInBinsGaussian,
-    MonteCarlo,
-    MonteCarloCurve,
-    correlations,
-    importance,
-    normalized,
-)
+from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
+from mfdl.privacy.curves import MonteCarloCurve, correlations, importance, normalized
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)

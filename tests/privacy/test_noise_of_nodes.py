@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import gossip, graphs, node_covariances
+from mfdl import Cyclic, Dynamics, gossip, graphs, node_covariances
 from mfdl.algorithms import decor
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import noise_of_nodes
 from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
 from mfdl.testing import connected_graphs, gossip_matrices

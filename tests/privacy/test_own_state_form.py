@@ -12,22 +12,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Privacy, algorithms, calibrate, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
-from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import known_states as own_state_form
 from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.testing.oracles import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
+from mfdl.testing import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
-from mfdl.trust import TrustModel
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, PoissonSampling, algorithms, gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import BallsInBins, Dynamics, InvalidInput, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.noise import LocalNoise
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
-from mfdl.privacy import bin_gram
-from mfdl.privacy.curves import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian
+from mfdl.privacy import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian, bin_gram
 from mfdl.testing.oracles.curve_oracles import attacked, pattern_laws
 
 DYNAMICS = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
-from mfdl.errors import InvalidInput, UnusualSetting
-from mfdl.participation import EveryStep
+from mfdl import EveryStep, InvalidInput, View
+from mfdl.errors import UnusualSetting
 from mfdl.privacy import view_losses
-from mfdl.trust.view import View
 
 STEPS = EveryStep(3)
 FIRST_ORDER = 1e-6  # what rounding at 2^-53 may change where nothing is ill-conditioned

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mfdl import algorithms, gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, TrustModel, algorithms, gossip
 from mfdl.noise import StepNoise
-from mfdl.participation import EveryStep
-from mfdl.privacy import exact_arithmetic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.forms import dense_form
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.testing.oracles import exact_run, exact_view, exact_view_gram, to_float
-from mfdl.trust import TrustModel
+from mfdl.testing import exact_run, exact_view, exact_view_gram, to_float
 
 MH = gossip.metropolis_hastings
 

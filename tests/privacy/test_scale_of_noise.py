@@ -11,28 +11,26 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.check import LARGEST
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
-from mfdl.testing.strategies import (
+from mfdl.testing import (
     CHEAP_NAMES,
     JOINT_NAMES,
     SHARED_NAMES,
+    exact_leaks,
+    exact_view_gram,
     integer_views,
     linear_algorithms,
+    rational,
     trust_models,
 )
-from mfdl.trust.view import View
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"))
 

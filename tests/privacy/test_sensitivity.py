@@ -12,16 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
 from mfdl.factorization import square_root_encoder
 from mfdl.noise import LocalNoise
-from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.participation import Single
 from mfdl.privacy.forms import ViewGram, view_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram, worst_sensitivity
+from mfdl.testing import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 from mfdl.testing.oracles import ascended_value, largest_signed_sum, rational
-from mfdl.testing.strategies import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 
 DYN = Dynamics(gossip.uniform("star:n=3"), 0.5)
 LDP = trust.LDP()

@@ -11,12 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip, graphs
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, gossip, graphs
 from mfdl.privacy.adaptive.repeated_rounds import worst_patterns
 from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
-from mfdl.testing.oracles import exact_cost, quadratic_program_value
-from mfdl.testing.strategies import linear_systems_with_record
+from mfdl.testing import exact_cost, linear_systems_with_record, quadratic_program_value
 
 REFERENCE_ACCURACY = 1e-6  # relative, of an interior-point solver
 

@@ -15,21 +15,15 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import EveryStep, algorithms, gossip, trust
+from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.participation import Single
-from mfdl.privacy import exact_arithmetic, victim_sensitivity
+from mfdl.privacy import exact_arithmetic, sensitivity_by_victim, victim_sensitivity
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing import oracles
-from mfdl.testing.strategies import user_algorithms
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
+from mfdl.testing import oracles, user_algorithms
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 THIRDS = gossip.from_array(np.full((3, 3), 1 / 3))

@@ -13,20 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.dynamics import Dynamics
-from mfdl.errors import UnsupportedMechanism
 from mfdl.factorization.encoders import Dense
 from mfdl.noise import JointNoise, SpatioTemporalNoise
-from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     exact_leaks,
     exact_view_gram,
+    gossip_matrices,
     gossip_messages,
+    integer_encoders,
     largest_signed_sum,
     of_node,
     pinv_gram,
@@ -34,7 +33,6 @@ from mfdl.testing.oracles import (
     received,
     to_float,
 )
-from mfdl.testing.strategies import gossip_matrices, integer_encoders
 
 KINDS = ("shared", "per column", "joint", "block")
 

@@ -14,17 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import EveryStep, Guarantee, algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Dynamics, EveryStep, Guarantee, InvalidInput, Losses, Privacy, TrustModel, algorithms, gossip, trust
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.participation import Explicit, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.losses import Losses
-from mfdl.privacy.questions import Fingerprint, Privacy
-from mfdl.testing.strategies import linear_algorithms, trust_models
-from mfdl.trust import TrustModel
+from mfdl.privacy import Gaussian, sensitivity_by_victim
+from mfdl.privacy.questions import Fingerprint
+from mfdl.testing import linear_algorithms, trust_models
 
 DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))
 GIVEN = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}

@@ -14,21 +14,18 @@ from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, algorithms, trust
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
-from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import OncePerEpoch, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
 from mfdl.sensitivity import encoder_bounds
 from mfdl.sensitivity.encoder_bounds import structured_bound
-from mfdl.testing import participations
-from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
-from mfdl.testing.strategies import ALL_SCHEMES
+from mfdl.testing import ALL_SCHEMES, largest_over_patterns, largest_signed_sum, participations
 
 SOLVER = 2e-6
 RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ring:n=4")))

@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.noise import StepNoise
-from mfdl.participation import EveryStep
-from mfdl.privacy import attacking_sets
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import attacking_sets, sensitivity_by_victim
 from mfdl.privacy.symmetry import Symmetries
 
 GRAPHS = ("ring:n=5", "torus:rows=3,cols=3", "hypercube:dim=3", "path:n=5", "star:n=5", "florentine")

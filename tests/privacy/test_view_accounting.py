@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import Cyclic, EveryStep, Guarantee, View, algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, EveryStep, Guarantee, InvalidInput, View, algorithms, gossip, trust
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing.tasks import linear_task
 

@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl_papers as papers
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, View, algorithms, gossip, trust
 from mfdl.noise import CausalNoise
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     append_known_noise,
     clear_rank,
     exact_leaks,
@@ -30,16 +28,16 @@ from mfdl.testing.oracles import (
     exact_view,
     exact_view_gram,
     gossip_messages,
+    integer_views,
     of_node,
     pairwise_factor,
     pinv_gram,
     rational,
     received,
     to_float,
+    view_cases,
     without_noise,
 )
-from mfdl.testing.strategies import integer_views, view_cases
-from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))

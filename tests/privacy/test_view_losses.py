@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
-from mfdl import algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, UnsupportedMechanism, View, algorithms, gossip, trust
 from mfdl.entries import as_fractions
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import Cyclic, EveryStep, Explicit, ParticipationByNode, Single
+from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     exact_leaks,
     exact_view_gram,
     gossip_messages,
@@ -30,10 +29,9 @@ from mfdl.testing.oracles import (
     pairwise_factor,
     rational,
     received,
+    view_cases,
     without_noise,
 )
-from mfdl.testing.strategies.view_strategies import view_cases
-from mfdl.trust.view import View
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 

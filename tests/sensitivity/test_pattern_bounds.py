@@ -14,34 +14,24 @@ from last_bits import nudged
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, trust
 from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.temporal import prefix_sum_gram
-from mfdl.participation import (
-    Cyclic,
-    EveryStep,
-    Explicit,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    PatternSet,
-    Single,
-)
+from mfdl.participation import Explicit, OncePerEpoch, Participation, PatternSet, Single
 from mfdl.sensitivity import patterns as pattern_bounds
 from mfdl.sensitivity.banded_bounds import BandedGram, banded_bound
 from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
-from mfdl.testing import participations
-from mfdl.testing.oracles import (
+from mfdl.testing import (
+    ALL_SCHEMES,
     elliptope_reference,
     largest_over_patterns,
     largest_signed_sum,
     once_per_epoch_patterns,
+    participations,
     separated_patterns,
 )
-from mfdl.testing.strategies import ALL_SCHEMES
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
 

@@ -7,10 +7,9 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
-from mfdl.testing.oracles import rational
+from mfdl.testing import rational
 from mfdl.testing.oracles.rational import flint_matrix
 from mfdl_solvers import FactorizationProblem, ModeProblem
 

@@ -9,8 +9,7 @@ from effort import examples
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, autodiff, solve

@@ -12,8 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems, optimal_loss_reference
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, lower_bound, solve

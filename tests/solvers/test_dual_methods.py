@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
 from mfdl.testing import encoders, factorization_problems
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, certificate, dense_encoder, singletons, solve

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from last_bits import nudged
 
-from mfdl.testing import participations
-from mfdl.testing.strategies import ALL_SCHEMES
+from mfdl.testing import ALL_SCHEMES, participations
 from mfdl_solvers.pattern_sets import (
     LISTED,
     ONE_PER_BLOCK,

@@ -18,20 +18,9 @@ import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.testing import describe
-from mfdl.testing import strategies as drawn
-from mfdl.testing.oracles import (
-    exact_leaks,
-    gossip_messages,
-    once_per_epoch_patterns,
-    optimal_loss_reference,
-    rank,
-    rational,
-    separated_patterns,
-)
-from mfdl.testing.strategies import (
+from mfdl.testing import (
     ALL_NAMES,
     ALL_SCHEMES,
     ALL_SEEN_KINDS,
@@ -45,19 +34,30 @@ from mfdl.testing.strategies import (
     VIEW_KINDS,
     build_algorithm,
     connected_graphs,
+    describe,
     dyadic_gossip,
     encoders,
+    exact_leaks,
     factorizations,
     gossip_matrices,
+    gossip_messages,
     gossip_sequences,
     gradient_differences,
     integer_encoders,
     linear_algorithms,
     mechanisms,
+    once_per_epoch_patterns,
+    optimal_loss_reference,
     participations,
+    rank,
+    rational,
+    separated_patterns,
     trust_models,
     view_cases,
     views,
+)
+from mfdl.testing import (
+    strategies as drawn,
 )
 
 TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_text(encoding="utf-8")

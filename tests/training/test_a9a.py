@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mfdl import data
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
-from mfdl.training.tasks import partition
+from mfdl import InvalidInput, data, partition, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 NAMES = ("libsvm/a9a", "libsvm/a9a.t")

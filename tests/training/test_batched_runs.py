@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
-from mfdl import Privacy, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Privacy, calibrate, gossip, replay, trust
 from mfdl.algorithms.error_in_models import input_scales
-from mfdl.dynamics import Dynamics
-from mfdl.noise_scale import calibrate
-from mfdl.participation import BallsInBins, Cyclic, EveryStep, ParticipationByNode
-from mfdl.testing.strategies import build_algorithm
+from mfdl.participation import ParticipationByNode
+from mfdl.testing import build_algorithm
 from mfdl.testing.tasks import linear_task
 from mfdl.training import batched_runs, seed_replay
-from mfdl.training.replay import replay, replays
+from mfdl.training.replay import replays
 from mfdl.training.replay_config import ReplayConfig
 
 torch.set_num_threads(1)

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 from small_tasks import regression
 
 import mfdl
-from mfdl import algorithms, files, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, InvalidInput, NoiseKey, algorithms, files, gossip, replay, trust
 from mfdl.training import checkpoint
-from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import ReplayConfig, fed, replay
+from mfdl.training.replay import ReplayConfig, fed
 
 KEY = NoiseKey.from_seed(1)
 METADATA = {"mechanism_hash": "ab", "key_id": KEY.key_id, "shape": [2, 3], "more": {"x": None, "y": 0.5}}

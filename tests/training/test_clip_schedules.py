@@ -12,12 +12,11 @@ from small_tasks import classes, slow_means, slow_sums
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import Plan
-from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import elliptope_reference, gossip_matrices, of_node, pinv_gram
 from mfdl.training import seed_replay
 from mfdl.training.replay import replays
 

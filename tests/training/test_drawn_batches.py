@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from small_tasks import classes, some_models
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, PoissonSampling, algorithms, gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import BallsInBins, Dynamics, InvalidInput, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task

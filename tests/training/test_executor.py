@@ -12,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic
-from mfdl.testing.strategies import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
+from mfdl import Cyclic, Dynamics, NoiseKey, gossip
+from mfdl.testing import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
 from mfdl.training import executor
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
 

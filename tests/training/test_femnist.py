@@ -10,11 +10,10 @@ import torch
 from small_tasks import slow_sums, some_models
 from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
-from mfdl import data, files
+from mfdl import InvalidInput, data, files, tasks
 from mfdl.commands import main
 from mfdl.data import library_files
-from mfdl.errors import InvalidInput, MissingExtra
-from mfdl.training import tasks
+from mfdl.errors import MissingExtra
 
 torch.set_num_threads(1)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from small_tasks import regression
 
-from mfdl import Cyclic, Dynamics, Privacy, algorithms, calibrate, gossip, replay, trust
-from mfdl.training.keys import NoiseKey
+from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.training.tasks import code_fingerprint
 
 

@@ -17,9 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnist_files import idx, register_mnist
 
-from mfdl import data
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
+from mfdl import InvalidInput, data, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 

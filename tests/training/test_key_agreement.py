@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noises import philox_key
 
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, NoiseKey
 from mfdl.training.column_generator import encode_context
 from mfdl.training.key_agreement import NodeIdentity, agree, open_group_key, pair_key, seal_group_key
-from mfdl.training.keys import NoiseKey
 
 ALICE, BOB, CAROL = (NodeIdentity(bytes([i]) * 32) for i in (1, 2, 3))
 RUN = "run 1"

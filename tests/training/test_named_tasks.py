@@ -8,9 +8,7 @@ import pytest
 import torch
 from small_tasks import slow_sums, some_models
 
-from mfdl import data
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
+from mfdl import InvalidInput, data, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tasks import classes
 
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
-from mfdl.training.tasks import partition
+from mfdl import InvalidInput, partition, tasks
 from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 
 torch.set_num_threads(1)  # workers of the test run share the cores

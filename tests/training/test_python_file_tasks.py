@@ -5,9 +5,7 @@ import sys
 import networkx as nx
 import pytest
 
-from mfdl import graphs
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
+from mfdl import InvalidInput, graphs, tasks
 
 CODE = """
 from __future__ import annotations

@@ -17,8 +17,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mfdl
-from mfdl import PrivateNode
-from mfdl.errors import UnsupportedMechanism
+from mfdl import PrivateNode, UnsupportedMechanism
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers

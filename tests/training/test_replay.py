@@ -13,15 +13,14 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
 from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
+from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy.questions import UNITS
-from mfdl.testing.strategies import NAMES, build_algorithm
+from mfdl.testing import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, executor, seed_replay
 from mfdl.training.keys import NoiseKey

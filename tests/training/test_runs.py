@@ -12,13 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import InvalidInput, Mechanism, NoiseKey, Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, InvalidInput, Mechanism, NoiseKey, Privacy, Run, algorithms, calibrate, gossip, replay, trust
 from mfdl.dynamics import Dynamics
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic
 from mfdl.privacy.guarantee import STATED
-from mfdl.training.replay import replay
-from mfdl.training.run import Run, final_steps
+from mfdl.training.run import final_steps
 
 
 def mechanism(name="bsr", model=None, **parameters):

@@ -16,15 +16,10 @@ from noises import philox_key
 from numpy.testing import assert_array_equal
 from small_tasks import regression
 
-from mfdl import Privacy, algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.noise import IndependentNoise, StepNoise, ZeroNoise
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
-from mfdl.training.keys import NoiseKey, normals
-from mfdl.training.replay import replay
+from mfdl.training.keys import normals
 from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders, holder_set
 
 ROOT = NoiseKey.from_seed(11)

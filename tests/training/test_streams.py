@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import algorithms, gossip, node_covariances
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, algorithms, gossip, node_covariances
 from mfdl.factorization.encoders import Inverse, Toeplitz
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
 from mfdl.noise import stream as streams
-from mfdl.participation import Cyclic
-from mfdl.testing.strategies import gossip_matrices, random_encoder
+from mfdl.testing import gossip_matrices, random_encoder
 from mfdl.training.column_generator import SHARDS
 from mfdl.training.key_agreement import NodeIdentity, agree
-from mfdl.training.keys import ColumnNormals, NoiseKey, normals
+from mfdl.training.keys import ColumnNormals, normals
 from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
 from mfdl.training.streams import ShardedNoise, node_noise, node_stream, noise_stream
 

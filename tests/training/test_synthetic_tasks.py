@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import mfdl
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
-from mfdl.training.tasks import partition
+from mfdl import InvalidInput, partition, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 

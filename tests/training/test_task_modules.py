@@ -14,8 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import mfdl
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.training import tasks
+from mfdl import InvalidInput, UnsupportedMechanism, tasks
 
 torch.set_num_threads(1)
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from small_tasks import classes, mlp, module_at, regression, slow_sums, some_models
 from torch import nn
 
-from mfdl.errors import InvalidInput
+from mfdl import InvalidInput, partition
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import partition
 from mfdl.training.tasks.record_clipping import RecordClipping
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds

@@ -19,8 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 import mfdl
-from mfdl import PrivateNode
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, PrivateNode, UnsupportedMechanism
 from mfdl.training.tasks import record_clipping
 
 torch.set_num_threads(1)

@@ -15,16 +15,13 @@ from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, replay, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
 from mfdl.training import clipping
-from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
