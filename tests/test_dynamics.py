@@ -11,8 +11,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, algorithms, gossip, trust
 from mfdl.dynamics.dynamics import MAX_RATE_RATIO
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import view_grams
@@ -53,8 +54,7 @@ def test_learning_rate_is_constant_and_one_by_default():
     ],
 )
 def test_what_is_no_dynamics_is_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        Dynamics(RING, **options)
+    refuses(message, Dynamics, RING, **options)
 
 
 def test_a_schedule_is_an_own_read_only_copy():
@@ -76,10 +76,8 @@ def test_a_schedule_is_an_own_read_only_copy():
 def test_a_schedule_serves_its_own_number_of_steps_only():
     dynamics = Dynamics(RING, [1.0, 0.5])
     for steps in (1, 3):
-        with pytest.raises(InvalidInput, match=f"one for each of {steps} steps, got a schedule of 2; give as many"):
-            dynamics.learning_rates(steps)
-    with pytest.raises(InvalidInput, match="one for each of 4 steps"):
-        algorithms.dp_dsgd(dynamics, Cyclic(2, 2))
+        refuses(f"one for each of {steps} steps, got a schedule of 2; give as many", dynamics.learning_rates, steps)
+    refuses("one for each of 4 steps", lambda: algorithms.dp_dsgd(dynamics, Cyclic(2, 2)))
 
 
 def test_step_weights_apply_the_first_round_first():

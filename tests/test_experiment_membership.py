@@ -5,6 +5,7 @@ import json
 import membership as experiment
 import numpy as np
 import pytest
+from refusals import refuses
 from scipy import stats
 
 import mfdl
@@ -37,8 +38,7 @@ def test_where_scores_tell_nothing_the_attack_has_no_advantage():
 
 
 def test_too_few_draws_are_refused():
-    with pytest.raises(SystemExit, match="give more --draws"):
-        experiment.attacked(*seen_with(1.0, draws=4))
+    refuses("give more --draws", lambda: experiment.attacked(*seen_with(1.0, draws=4)), error=SystemExit)
 
 
 def test_coins_are_fair():

@@ -59,10 +59,7 @@ def test_plain_percentiles_of_few_scenes_would_be_too_narrow(monkeypatch):
     assert hits / 200 < 0.9
 
 
-@given(
-    losses=st.lists(st.tuples(*[st.floats(0.1, 10)] * 3), min_size=2, max_size=6),
-    scale=st.floats(0.01, 100),
-)
+@given(losses=st.lists(st.tuples(*[st.floats(0.1, 10)] * 3), min_size=2, max_size=6), scale=st.floats(0.01, 100))
 @examples(50)
 def test_ratios_and_shares_are_those_of_the_definitions(losses, scale):
     loss, reference, none = np.array(losses).T + np.array([[0.0], [20.0], [0.0]])

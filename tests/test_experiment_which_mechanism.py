@@ -14,6 +14,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 import mfdl
 from mfdl.algorithms import noise_error, registry
@@ -105,8 +106,7 @@ def test_scenes_of_one_budget_or_skewed():
     place = scenes.scene("a9a/ego/dirichlet/epsilon=1.993")
     assert (place.partition, place.epsilons) == ("dirichlet:alpha=1,min_records=16", (1.993,))
     for wrong, message in {"moon/ego": "no scene 'moon/ego'", "a9a/ego/uniform": "cannot read 'uniform'"}.items():
-        with pytest.raises(ValueError, match=message):
-            scenes.scene(wrong)
+        refuses(message, scenes.scene, wrong, error=ValueError)
 
 
 @pytest.mark.parametrize("row", scenes.ROWS.values(), ids=lambda row: row.label)
@@ -263,8 +263,7 @@ def test_the_picture_has_a_panel_for_each_scene_that_counts():
     assert {"no noise", "MAFALDA, last model", "160 evaluations a record"} <= {t.get_text() for t in legend.get_texts()}
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["logistic/ego, ε 0.726", "logistic/ego, ε 1.993"]
-    with pytest.raises(ValueError, match="no scene counts"):
-        picture.draw([some(counts=False)])
+    refuses("no scene counts", lambda: picture.draw([some(counts=False)]), error=ValueError)
 
 
 def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
@@ -301,8 +300,7 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
     command = ["--quick", "--rows", ",".join(ROWS), "--out"]
     assert which.main([*command, str(tmp_path / "whole")]) == 0
     jobs, stop_at[0], count[0] = count[0], count[0] // 2, 0
-    with pytest.raises(KeyboardInterrupt):
-        which.main([*command, str(tmp_path / "stopped")])
+    refuses(".", which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
     trained = count[0]
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
@@ -318,6 +316,5 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
 
 def test_unknown_scenes_and_rows_are_refused(capsys):
     for wrong, message in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
-        with pytest.raises(SystemExit):
-            which.main([wrong, "moon"])
+        refuses(".", which.main, [wrong, "moon"], error=SystemExit)
         assert message in capsys.readouterr().err

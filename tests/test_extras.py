@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from page_session import run_page
 from readme_session import quick_blocks
+from refusals import refuses
 
 from mfdl.errors import EXTRAS, InvalidInput, MissingExtra, imported
 from mfdl.training import distributed
@@ -92,8 +93,7 @@ def test_a_package_that_is_damaged_is_not_called_missing(tmp_path, monkeypatch):
     (tmp_path / "pymetis.py").write_text("import no_such_package_of_pymetis")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pymetis", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="no_such_package_of_pymetis"):
-        imported("pymetis", "a partition")
+    refuses("no_such_package_of_pymetis", imported, "pymetis", "a partition", error=ModuleNotFoundError)
 
 
 @pytest.mark.parametrize("package", ["cloudpickle", "pymetis"])

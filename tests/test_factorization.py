@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, UnsupportedMechanism, factorization, gossip
 from mfdl.factorization import (
@@ -104,8 +105,7 @@ def test_not_converged_is_raised_unless_allowed():
         factorize(SMALL, Cyclic(4, 4), max_iterations=1)
     stopped = factorize(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True)
     assert stopped.status == caught.value.factorization.status == "stopped"
-    with pytest.raises(NotConverged):
-        factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1)
+    refuses(".", lambda: factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1), error=NotConverged)
     assert factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True).status == "stopped"
 
 
@@ -120,8 +120,7 @@ def test_not_converged_is_raised_unless_allowed():
     ],
 )
 def test_bad_arguments_are_refused(part, arguments, message):
-    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-        factorize(SMALL, part, **arguments)
+    refuses(message, factorize, SMALL, part, **arguments, error=(InvalidInput, UnsupportedMechanism))
 
 
 # Evaluate
@@ -155,8 +154,7 @@ def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
     ],
 )
 def test_evaluate_refuses_what_is_no_encoder(encoder, message):
-    with pytest.raises(InvalidInput, match=message):
-        evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0)
+    refuses(message, lambda: evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0))
 
 
 # One encoder per node
@@ -198,10 +196,8 @@ def test_square_root_squares_to_the_prefix_sum(T):
     assert_array_equal(square_root_encoder(T, 2), np.eye(T) + 0.5 * np.eye(T, k=-1))
     assert_array_equal(square_root_encoder(T, T + 4), C)
     for arguments, name in (((0,), "num_steps"), ((T, 0), "bandwidth")):
-        with pytest.raises(InvalidInput, match=f"{name} must be an integer >= 1, got 0"):
-            square_root_encoder(*arguments)
-    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1, got 0"):
-        prefix_sum_gram(0)
+        refuses(f"{name} must be an integer >= 1, got 0", square_root_encoder, *arguments)
+    refuses("num_steps must be an integer >= 1, got 0", prefix_sum_gram, 0)
 
 
 def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
@@ -235,8 +231,7 @@ def test_a_header_that_no_file_can_hold_leaves_the_old_file(tmp_path):
     path, solved = tmp_path / "c", factorize(SMALL, Cyclic(2, 3))
     save(path, solved, header={})
     before = path.read_bytes()
-    with pytest.raises(InvalidInput, match="wrong of header of the factorization cannot be saved"):
-        save(path, solved, header={"wrong": object()})
+    refuses("wrong of header of the factorization cannot", save, path, solved, header={"wrong": object()})
     assert path.read_bytes() == before
 
 
@@ -252,10 +247,8 @@ def test_a_header_that_no_file_can_hold_leaves_the_old_file(tmp_path):
 )
 def test_encoders_that_are_none_are_refused(tmp_path, change, message):
     solved = dataclasses.replace(factorize(SMALL, Cyclic(2, 3)), **change)
-    with pytest.raises(InvalidInput, match=message):
-        load(save(tmp_path / "c", solved, header={}))
-    with pytest.raises(InvalidInput, match="factorization must be one of mfdl, got Cyclic"):
-        load(save(tmp_path / "c", Cyclic(2, 3), header={}))
+    refuses(message, lambda: load(save(tmp_path / "c", solved, header={})))
+    refuses("factorization must be one of mfdl, got", lambda: load(save(tmp_path / "c", Cyclic(2, 3), header={})))
 
 
 # Weights of any size
@@ -294,8 +287,7 @@ def test_nodes_whose_losses_only_together_are_beyond_float64():
     plain = factorize_nodes(SMALL, Cyclic(2, 2))
     weight = 1.7e308 / (plain.objective - min(node.objective for node in plain.nodes))
     assert max(node.objective for node in plain.nodes) * weight < 1.7e308
-    with pytest.raises(InvalidInput, match="the objective of all nodes together is beyond float64"):
-        factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4))
+    refuses("the objective of all", lambda: factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4)))
 
 
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes, factorize_classes])

@@ -15,6 +15,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from refusals import refuses
 
 from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files, gossip
 
@@ -100,8 +101,7 @@ def test_a_crash_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, moment
 
     monkeypatch.setattr(files.os, moment, crash)
     expected = InvalidInput if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(expected, match="disk full" if isinstance(error, OSError) else None):
-        files.atomic_write_bytes(path, b"new")
+    refuses("disk full" if isinstance(error, OSError) else None, files.atomic_write_bytes, path, b"new", error=expected)
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
@@ -120,16 +120,14 @@ def test_targets_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "file" / "below", tmp_path / "folder"):
-        with pytest.raises(InvalidInput, match=f"cannot write {target}: .*choose a folder"):
-            files.atomic_write_bytes(target, b"x")
+        refuses(f"cannot write {target}: .*choose a folder", files.atomic_write_bytes, target, b"x")
     assert [p.name for p in (tmp_path / "folder").iterdir()] == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
 @pytest.mark.parametrize("value", [{"a": float("nan")}, [float("inf")], b"x", {1: 2, "a": 3}, {"a": {1, 2}}])
 def test_values_that_are_not_json(tmp_path, value):
-    with pytest.raises(InvalidInput, match=r"cannot write .* as JSON: .*give plain strings"):
-        files.atomic_write_json(tmp_path / "a", value)
+    refuses("cannot write .* as JSON: .*give plain", files.atomic_write_json, tmp_path / "a", value)
     assert list(tmp_path.iterdir()) == []
 
 

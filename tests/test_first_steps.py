@@ -9,6 +9,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import mfdl
 from mfdl.factorization import encoders
@@ -131,5 +132,4 @@ def test_where_nothing_can_be_cut_the_number_of_the_whole_is_given(scheme, trust
     assert whole.guarantee_after(1) is whole.guarantee
     assert whole.guarantee_after(0) is None
     assert whole.guarantee_after(T) is whole.guarantee
-    with pytest.raises(mfdl.InvalidInput, match="steps must be at most 6"):
-        whole.guarantee_after(T + 1)
+    refuses("steps must be at most 6", whole.guarantee_after, T + 1)

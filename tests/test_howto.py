@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from page_session import blocks, dotted_names, in_fresh_interpreter, run_page, text_of, unresolved
+from refusals import refuses
 
 from mfdl.training.replay_config import EvaluatedStep
 
@@ -97,10 +98,8 @@ def test_every_dotted_name_of_the_pages_resolves_after_import_mfdl_alone():
 def test_a_name_that_is_not_there_and_code_that_misses_an_import_are_seen():
     with pytest.raises(AssertionError, match=r"^mfdl\.dynamics\.nothing, mfdl\.testing\.nothing$"):
         in_fresh_interpreter(unresolved, ["mfdl.dynamics.nothing", "mfdl.graphs.load", "mfdl.testing.nothing"])
-    with pytest.raises(AssertionError, match="name 'mfdl' is not defined"):
-        run_page([("python", "mfdl.graphs")], "a page")
-    with pytest.raises(AssertionError, match="Expected"):
-        run_page([("pycon", ">>> 1 + 1\n3\n")], "a page")
+    refuses("name 'mfdl' is not defined", run_page, [("python", "mfdl.graphs")], "a page", error=AssertionError)
+    refuses("Expected", run_page, [("pycon", ">>> 1 + 1\n3\n")], "a page", error=AssertionError)
 
 
 @pytest.mark.peer

@@ -8,6 +8,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.commands.factorize import FactorizeConfig
@@ -93,5 +94,4 @@ def test_mechanisms_and_files(tmp_path):
     ],
 )
 def test_what_has_no_largest_error_is_refused(call, message):
-    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-        call()
+    refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from mutations import run
+from refusals import refuses
 
 ROOT = Path(__file__).parents[1]
 MUTATIONS = run.load()
@@ -155,5 +156,4 @@ def test_entries_with_other_fields_are_refused(tmp_path):
         if error is None:
             assert [mutation.number for mutation in run.load(tmp_path)] == [1]
         else:
-            with pytest.raises(error, match=message):
-                run.load(tmp_path)
+            refuses(message, run.load, tmp_path, error=error)

@@ -7,8 +7,9 @@ import pytest
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, InvalidInput, TrustModel, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, TrustModel, algorithms, gossip, trust
 from mfdl.factorization import square_root_encoder
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import gossip_matrices
@@ -68,5 +69,4 @@ def test_a_victim_among_a_hundred_thousand_comes_closer_with_the_radius():
 def test_refusals():
     W = gossip.metropolis_hastings("ring:n=5")
     for victim, attackers in ((0, [0]), (5, [1]), (0, [7]), (0, [])):
-        with pytest.raises(InvalidInput, match="different nodes below 5"):
-            neighbourhood(W, victim, attackers)
+        refuses("different nodes below 5", neighbourhood, W, victim, attackers)

@@ -11,8 +11,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from refusals import refuses, unsupported
 
-from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, archive
+from mfdl import Cyclic, EveryStep, MinSeparation, archive
 from mfdl.participation import Explicit, OncePerEpoch, Participation, Single
 from mfdl.testing import ALL_SCHEMES, once_per_epoch_patterns, participations, separated_patterns
 
@@ -40,11 +41,9 @@ def test_classes_are_the_patterns_or_are_refused(part):
     patterns = lists(part)
     flat = [step for steps in patterns for step in steps]
     if len(flat) != len(set(flat)):
-        with pytest.raises(UnsupportedMechanism, match="factorization needs disjoint participation patterns"):
-            part.classes()
+        unsupported("factorization needs disjoint participation", part.classes)
     elif len(flat) < part.num_steps:
-        with pytest.raises(UnsupportedMechanism, match="factorization needs every step in a pattern"):
-            part.classes()
+        unsupported("factorization needs every step in a pattern", part.classes)
     else:
         labels = part.classes()
         assert labels.shape == (part.num_steps,)
@@ -139,8 +138,7 @@ def test_astronomically_many_patterns_are_counted_and_enumerated_lazily():
     ],
 )
 def test_bad_schemes_are_refused(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
+    refuses(message, make)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +158,7 @@ def test_bad_schemes_are_refused(make, message):
     ],
 )
 def test_what_has_no_classes_is_refused_in_words(part, message):
-    with pytest.raises(UnsupportedMechanism, match=message):
-        part.classes()
+    unsupported(message, part.classes)
 
 
 @given(part=participations(schemes=ALL_SCHEMES))

@@ -15,10 +15,11 @@ from archives import edited
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses, unsupported
 
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, archive, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import UnsupportedMechanism
 from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
@@ -81,8 +82,7 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
         assert patterns(scheme) == patterns(scheme.participations[0])
         assert scheme.num_patterns == scheme.participations[0].num_patterns
     else:
-        with pytest.raises(UnsupportedMechanism, match=r"of_node\(u\)\.patterns"):
-            scheme.patterns()
+        unsupported(r"of_node\(u\)\.patterns", scheme.patterns)
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
     everything = [patterns(participation) == [list(range(STEPS))] for participation in scheme.participations]
@@ -97,8 +97,7 @@ def test_one_partition_of_the_steps_is_one_that_every_node_has(scheme):
         labels = scheme.classes()
         assert sorted(np.flatnonzero(labels == c).tolist() for c in set(labels.tolist())) == parts[0]
     else:
-        with pytest.raises(UnsupportedMechanism, match=r"mafalda-classes|disjoint|every step in a pattern"):
-            scheme.classes()
+        unsupported("mafalda-classes|disjoint|every step", scheme.classes)
 
 
 def test_a_participation_of_all_nodes_is_that_of_each():
@@ -119,23 +118,19 @@ def test_a_participation_of_all_nodes_is_that_of_each():
     ],
 )
 def test_what_is_no_participation_per_node(given_ones, message):
-    with pytest.raises(InvalidInput, match=message):
-        ParticipationByNode(given_ones)
+    refuses(message, ParticipationByNode, given_ones)
 
 
 def test_a_node_that_is_not_there():
-    with pytest.raises(InvalidInput, match="node must be below 4"):
-        MIXED.of_node(4)
-    with pytest.raises(InvalidInput, match="node must be an integer >= 0"):
-        MIXED.of_node(-1)
+    refuses("node must be below 4", MIXED.of_node, 4)
+    refuses("node must be an integer >= 0", MIXED.of_node, -1)
 
 
 @pytest.mark.parametrize("of_node", [[0, 5], "01", [-1], []])
 def test_numbers_of_no_participation_are_refused(tmp_path, of_node):
     path = archive.write(tmp_path / "a", "run", {"participation": MIXED})
     edited(path, lambda header, _: header["content"]["participation"]["fields"].update(of_node=of_node))
-    with pytest.raises(InvalidInput, match=str(path)):
-        archive.read(path, "run")
+    refuses(str(path), archive.read, path, "run")
 
 
 # ---- accounting ------------------------------------------------------------------------------------------
@@ -189,8 +184,7 @@ def test_calibration_follows_the_worst_victim():
 
 def test_user_level_asks_for_every_step_at_every_node():
     algorithm = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
-    with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
-        calibrate(algorithm, Privacy(unit="user", **LDP), mu=1.0)
+    refuses("unit 'user' needs participation", lambda: calibrate(algorithm, Privacy(unit="user", **LDP), mu=1.0))
     alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
     assert calibrate(alike, Privacy(unit="user", **LDP), mu=1.0).noise_std == pytest.approx(math.sqrt(6))
 
@@ -209,13 +203,10 @@ def test_refusals_without_a_node():
         lambda: account(algorithm, Privacy(participation=other, **LDP), noise_std=1.0),
         lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
-        with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
-            ask()
-    with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
-        worst_sensitivity(algorithms.dp_dsgd(RING, MIXED), trust.LDP())
+        refuses("given for 5 nodes, but there are 4", ask)
+    unsupported("no patterns of them all", lambda: worst_sensitivity(algorithms.dp_dsgd(RING, MIXED), trust.LDP()))
     for shared in (algorithms.mafalda, algorithms.d_mf):
-        with pytest.raises(UnsupportedMechanism, match="use mafalda-l or mafalda-classes"):
-            shared(RING, MIXED)
+        unsupported("use mafalda-l or mafalda-classes", shared, RING, MIXED)
 
 
 # ---- training --------------------------------------------------------------------------------------------
@@ -264,8 +255,7 @@ def test_the_public_batch_sizes_follow_each_nodes_own_period():
      ([2, 0, 2, 2], "period must be an integer >= 1, got 0")],
 )  # fmt: skip
 def test_periods_that_do_not_fit(periods, message):
-    with pytest.raises(InvalidInput, match=message):
-        dot_task(32).instance(0, periods)
+    refuses(message, lambda: dot_task(32).instance(0, periods))
 
 
 def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
@@ -288,10 +278,8 @@ def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
 def test_training_refuses_a_node_whose_participation_it_does_not_implement():
     scheme = ParticipationByNode([Cyclic(2, 3), Cyclic(2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)])
     calibrated = calibrate(algorithms.dp_dsgd(RING, scheme), Privacy(**LDP), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match=r"participation once per epoch in any order .* at node 2"):
-        replay(calibrated, dot_task(32), seeds=[0])
+    unsupported("participation once per", lambda: replay(calibrated, dot_task(32), seeds=[0]))
     alike = ParticipationByNode([Cyclic(2, 3)] * 4)
     calibrated = calibrate(algorithms.dp_dsgd(RING, alike), Privacy(**LDP), mu=1.0)
-    with pytest.raises(InvalidInput, match="period must be 3"):
-        replay(calibrated, dot_task(32), seeds=[0], period=2)
+    refuses("period must be 3", lambda: replay(calibrated, dot_task(32), seeds=[0], period=2))
     assert replay(calibrated, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.linalg import toeplitz
 
 import mfdl
@@ -104,8 +105,7 @@ SINGULAR = np.diag([1.0, 0.0, 1.0])
     ],
 )
 def test_strategies_of_jax_privacy_that_are_refused(strategy, more, refusal):
-    with pytest.raises(mfdl.InvalidInput, match=refusal):
-        from_jax_privacy(strategy, num_steps=3, **more)
+    refuses(refusal, from_jax_privacy, strategy, num_steps=3, **more)
 
 
 def test_normalized_columns_of_many_coefficients_are_refused_before_they_fill_the_memory():
@@ -270,8 +270,7 @@ def test_searched_coefficients_come_as_an_array_and_the_identity_has_none():
     ],
 )
 def test_states_of_opake_that_are_refused(state, more, refusal):
-    with pytest.raises(mfdl.InvalidInput, match=refusal):
-        from_opake(state, num_steps=3, **more)
+    refuses(refusal, from_opake, state, num_steps=3, **more)
 
 
 def test_a_bandwidth_beyond_the_steps_is_that_of_the_steps():

@@ -9,9 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.objective import NoiseObjective
 from mfdl.planning import Design
 from mfdl.privacy import sensitivity_by_victim
@@ -127,19 +128,15 @@ def test_over_several_steps_a_neighbour_learns_something_else():
     ],
 )
 def test_other_gossip_is_refused_with_the_reason(W, message):
-    with pytest.raises(InvalidInput, match=message):
-        of_rounds(W, 2)
+    refuses(message, of_rounds, W, 2)
 
 
 def test_unknown_polynomials_and_algorithms_of_one_round_refuse():
-    with pytest.raises(InvalidInput, match="polynomial"):
-        of_rounds(RING, 2, "legendre")
+    refuses("polynomial", of_rounds, RING, 2, "legendre")
     dynamics, steps = of_rounds(RING, 1), mfdl.EveryStep(2)
     for build in (algorithms.zip_dl, algorithms.local_steps, algorithms.delayed_dsgd, algorithms.gradient_tracking):
-        with pytest.raises(UnsupportedMechanism, match=r"one (gossip )?round per step"):
-            build(dynamics, steps)
-    with pytest.raises(InvalidInput, match="shift must be below 1, got 1"):
-        gossip.average({}, RING, 0, shift=1.0)
+        unsupported(r"one (gossip )?round per step", build, dynamics, steps)
+    refuses("shift must be below 1, got 1", gossip.average, {}, RING, 0, shift=1.0)
     with pytest.raises(UnsupportedMechanism, match="same messages with the same weights in every round"):
         sensitivity_by_victim(algorithms.dp_dsgd(of_rounds(RING, 2), steps), trust.SecureSum())
 

@@ -21,6 +21,7 @@ from real_nodes.folder import NodeFolder
 from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
 from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
+from refusals import refuses
 
 import mfdl
 from mfdl import files
@@ -83,13 +84,11 @@ def message(step=5, sequence=0, *, kind=MESSAGE, run_id=RUN, sender=PEER, round=
     ],
 )
 def test_a_frame_that_is_not_the_next_one_is_refused_in_words_and_the_connection_closed(data, words):
-    with pytest.raises(Refused, match=words):
-        received(data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0)
+    refuses(words, received, data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0, error=Refused)
 
 
 def test_a_frame_that_was_taken_is_refused_when_it_comes_again():
-    with pytest.raises(Refused, match="frame 0 where 1 comes next: it is replayed"):
-        received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0))
+    refuses("frame 0 where", lambda: received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0)), error=Refused)
 
 
 @examples(100)
@@ -99,8 +98,7 @@ def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_
     right = next((i for i, step in enumerate(order) if step != i), len(order))
     stream, expected = b"".join(sent[step] for step in order), [(MESSAGE, step, 0) for step in range(right)]
     assert received(stream, *expected) == [bytes([step]) for step in range(right)]
-    with pytest.raises(Refused):
-        received(stream, *expected, (MESSAGE, right, 0))
+    refuses(".", received, stream, *expected, (MESSAGE, right, 0), error=Refused)
 
 
 def test_the_first_frame_says_who_the_peer_is_and_the_others_must_agree():
@@ -133,8 +131,7 @@ def test_tensors_arrive_as_they_were():
     ],
 )
 def test_what_is_no_message_of_the_model_is_refused_in_words(body, words):
-    with pytest.raises(Refused, match=f"node 3 sent .*{words}"):
-        frames.unpacked(body, MODEL, PEER)
+    refuses(f"node 3 sent .*{words}", frames.unpacked, body, MODEL, PEER, error=Refused)
 
 
 # ---- whole runs, four nodes in one process over loopback -------------------------------------------------------------
@@ -276,8 +273,7 @@ def test_a_message_that_was_sent_with_other_numbers_is_not_sent_again(decor, und
     folder = folders(decor, tmp_path / "run")[0]
     body = folder.message_file(3, 1).read_bytes()
     folder.keep(3, 1, body)
-    with pytest.raises(Refused, match="sent before with other numbers under the same noise"):
-        folder.keep(3, 1, body[:-1] + b"\x00")
+    refuses("sent before with other numbers under", folder.keep, 3, 1, body[:-1] + b"\x00", error=Refused)
 
 
 def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_path):
@@ -346,8 +342,7 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
         reader.feed_data(hello)
         await node._hear_hello(node._channel(reader, writer, None))
 
-    with pytest.raises(Refused, match=words):
-        asyncio.run(hear())
+    refuses(words, lambda: asyncio.run(hear()), error=Refused)
     assert writer.closed
     assert not node.channels
     assert not (tmp_path / "peers.json").exists()
@@ -361,8 +356,7 @@ def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
     folder.record(node, 0, 0)
     with torch.no_grad():
         next(node.module.parameters()).mul_(1.5)
-    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
-        folder.record(node, 0, 1)
+    refuses("not what step or receive left", folder.record, node, 0, 1)
     assert not folder.message_file(0, 1).exists()
 
 
@@ -376,8 +370,7 @@ def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
     for number in range(2):
         channel = Channel(None, Writer(), run_id=decor.run_id, node=0, largest=64, patience=1.0, peer=1)
         if number:
-            with pytest.raises(Refused, match="node 1, which is connected already"):
-                node._accept(channel, HELLO_OF_1)
+            refuses("node 1, which is connected already", node._accept, channel, HELLO_OF_1, error=Refused)
         else:
             node._accept(channel, HELLO_OF_1)
 
@@ -464,5 +457,4 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
     ],
 )
 def test_a_setting_that_is_none_is_refused(changed, words):
-    with pytest.raises(mfdl.InvalidInput, match=words):
-        Setting(**{"mechanism_name": "decor", "steps": 8, "nonce": "a", **changed})
+    refuses(words, Setting, **{"mechanism_name": "decor", "steps": 8, "nonce": "a", **changed})

@@ -9,9 +9,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.released import ReleasedModel
@@ -32,8 +33,7 @@ def over_nodes(algorithm):
 
 
 def test_more_models_than_there_are_are_refused():
-    with pytest.raises(InvalidInput, match="averages the last 5 of 4 models"):
-        built().releasing("average:5")
+    refuses("averages the last 5 of 4 models", lambda: built().releasing("average:5"))
 
 
 @examples(60)
@@ -88,10 +88,8 @@ def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_
 @pytest.mark.parametrize("hidden", [trust.PNDP([0]), trust.ReleasedOnly(), trust.AnyReceiver()])
 def test_where_messages_are_hidden_it_is_a_release_that_must_be_admitted(hidden):
     algorithm = built(period=3).releasing("average:2")
-    with pytest.raises(InvalidInput, match="release must be average or all where messages are hidden"):
-        sensitivity_by_victim(algorithm, hidden, release="none")
-    with pytest.raises(UnsupportedMechanism, match="gossiped after training"):
-        sensitivity_by_victim(built(period=3).releasing("average:2+1"), hidden)
+    refuses("release must be average or all where", sensitivity_by_victim, algorithm, hidden, release="none")
+    unsupported("gossiped after", lambda: sensitivity_by_victim(built(period=3).releasing("average:2+1"), hidden))
     without = sensitivity_by_victim(built(period=3), hidden, release="none")
     for bare, loss in zip(without, sensitivity_by_victim(algorithm, hidden), strict=True):
         assert loss.release == "all"

@@ -10,10 +10,11 @@ import pytest
 from _privacy import applied
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from refusals import refuses
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Losses, Privacy, algorithms, gossip, graphs, replay, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, algorithms, gossip, graphs, replay, trust
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS
 from mfdl.training.run_curves import plot_runs
@@ -98,8 +99,7 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 def test_without_pandas_the_way_out_is_named(no_pandas):
     losses = Losses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Privacy(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
-        with pytest.raises(InvalidInput, match=re.escape("pip install 'mfdl[tables]'")):
-            table()
+        refuses(re.escape("pip install 'mfdl[tables]'"), table)
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
@@ -202,8 +202,7 @@ def test_distances_follow_links_of_any_round():
     ids=["adjacency", "clip", "attackers", "nobody", "itself", "unit", "jobs"],
 )
 def test_what_is_asked_of_pairs_is_checked(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        applied(mfdl.pairwise, algorithms.dp_dsgd(RING, Cyclic(2, 2)), ASKED | options)
+    refuses(message, lambda: applied(mfdl.pairwise, algorithms.dp_dsgd(RING, Cyclic(2, 2)), ASKED | options))
 
 
 # ---- heat maps ---------------------------------------------------------------------------------------------------
@@ -224,8 +223,7 @@ def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
     losses = Losses.of(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     assert len(cells(losses.heatmap(adaptive=False))) == 14
-    with pytest.raises(InvalidInput, match="metric"):
-        pairs.heatmap(metric="loss")
+    refuses("metric", pairs.heatmap, metric="loss")
 
 
 @pytest.mark.parametrize("size", [2, MAX_NUMBERED, MAX_NUMBERED + 1])
@@ -276,9 +274,6 @@ def test_runs_draw_into_axes_and_return_them(metric):
 
 def test_what_a_picture_cannot_show_is_refused():
     run = trained()
-    with pytest.raises(InvalidInput, match="task 'small' is a regression"):
-        run.plot(metric="accuracy")
-    with pytest.raises(InvalidInput, match="metric"):
-        run.plot(metric="mu")
-    with pytest.raises(InvalidInput, match="at least one run"):
-        plot_runs([])
+    refuses("task 'small' is a regression", run.plot, metric="accuracy")
+    refuses("metric", run.plot, metric="mu")
+    refuses("at least one run", plot_runs, [])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
+from refusals import refuses, unsupported
 
-from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, algorithms, gossip, trust
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import gossip_messages
 
@@ -64,8 +65,7 @@ def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
     assert masks(trust.PNDP([3]), algorithm)[2] == "00"
     alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([0.0, 0, 1, 0]), groups=[[2]])
     assert masks(trust.LDP(), alone)[2] == "0"
-    with pytest.raises(InvalidInput, match="must be zero outside the group"):
-        algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]])
+    refuses("must be zero outside", lambda: algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]]))
 
 
 def test_receivers_follow_gossip_in_time():
@@ -150,23 +150,19 @@ def test_nodes_by_index_label_and_number():
     assert trust.base.nodes_of(numbers, [0]) == (0,)  # a number an index
     doubtful = algorithms.dp_dsgd(Dynamics(MH(nx.Graph([(1, 2), (2, 3)]))), EveryStep(1))
     assert trust.base.nodes_of(doubtful, [0, "1", "#1"]) == (0, 1)
-    with pytest.raises(InvalidInput, match=r"write '1' for the label, or '#1' for the index"):
-        trust.base.nodes_of(doubtful, [1])
+    refuses("write '1' for the label, or '#1", trust.base.nodes_of, doubtful, [1])
     for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
-        with pytest.raises(InvalidInput, match=r"node|index"):
-            trust.base.nodes_of(algorithm, bad)
+        refuses(r"node|index", trust.base.nodes_of, algorithm, bad)
 
 
 @pytest.mark.parametrize("bad", [[], "Medici", ()])
 def test_pndp_needs_a_list_of_attackers(bad):
-    with pytest.raises(InvalidInput, match="list of at least one node"):
-        trust.PNDP(bad)
+    refuses("list of at least one node", trust.PNDP, bad)
 
 
 def test_pndp_needs_receivers():
     rounds = tuple(dataclasses.replace(r, receivers=None) for r in DP.rounds)
-    with pytest.raises(UnsupportedMechanism, match="receives"):
-        trust.PNDP([0]).knowledge(dataclasses.replace(DP, rounds=rounds), 1)
+    unsupported("receives", lambda: trust.PNDP([0]).knowledge(dataclasses.replace(DP, rounds=rounds), 1))
 
 
 # ---- coalitions ---------------------------------------------------------------------------------------------------
@@ -189,15 +185,11 @@ def test_members_of_full_collusion_and_of_simple_models():
 
 
 def test_coalitions_refuse():
-    with pytest.raises(InvalidInput, match="below num_nodes=4"):
-        list(trust.Coalitions(4).members(DP))
-    with pytest.raises(InvalidInput, match="size"):
-        trust.Coalitions(-1)
-    with pytest.raises(UnsupportedMechanism, match="no single view"):
-        trust.Coalitions(1).view(DP, 0)
+    refuses("below num_nodes=4", lambda: list(trust.Coalitions(4).members(DP)))
+    refuses("size", trust.Coalitions, -1)
+    unsupported("no single view", lambda: trust.Coalitions(1).view(DP, 0))
     many = algorithms.dp_dsgd(Dynamics(MH("ring:n=40")), EveryStep(1))
-    with pytest.raises(UnsupportedMechanism, match="FullCollusion"):
-        list(trust.Coalitions(10).members(many))
+    unsupported("FullCollusion", lambda: list(trust.Coalitions(10).members(many)))
 
 
 # ---- own masks ----------------------------------------------------------------------------------------------------
@@ -219,8 +211,7 @@ def test_masks_of_all_shapes():
     "bad", [np.ones(3, dtype=bool), np.ones((3, 4), dtype=bool), np.ones(4), np.ones((1, 4), dtype=bool), True]
 )
 def test_masks_of_the_wrong_shape_or_type(name, bad):
-    with pytest.raises(InvalidInput, match=f"{name} must be a boolean mask"):
-        FROM_MASKS(**{name: bad}).view(DP)
+    refuses(f"{name} must be a boolean mask", lambda: FROM_MASKS(**{name: bad}).view(DP))
 
 
 def test_masks_may_depend_on_the_victim():

@@ -10,9 +10,10 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel
 from mfdl.algorithms import mafalda, message_noise, muffliato, noise_error, trust_optimal
 from mfdl.factorization import NotConverged, factorize_nodes
 from mfdl.gossip import metropolis_hastings
@@ -119,18 +120,13 @@ def test_covariances_are_those_of_the_noise():
 
 def test_what_is_not_covered_is_refused():
     run, scheme = dynamics(), EveryStep(2)
-    with pytest.raises(UnsupportedMechanism, match="momentum"):
-        message_noise(dataclasses.replace(run, momentum=0.5), scheme)
-    with pytest.raises(UnsupportedMechanism, match="every pattern with its signs"):
-        trust_optimal(run, EveryStep(30), AnyReceiver())
+    unsupported("momentum", lambda: message_noise(dataclasses.replace(run, momentum=0.5), scheme))
+    unsupported("every pattern", lambda: trust_optimal(run, EveryStep(30), AnyReceiver()))
     with pytest.raises(InvalidInput, match="unknown entries"):
         trust_optimal(dynamics("path:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
-    with pytest.raises(InvalidInput, match="price"):
-        trust_optimal(run, scheme, AnyReceiver(), price=0.0)
-    with pytest.raises(NotConverged):
-        trust_optimal(run, scheme, AnyReceiver(), max_iterations=2)
-    with pytest.raises(InvalidInput, match="no attacker sees"):
-        trust_optimal(run, scheme, TrustModel.from_masks(name="blind", release="none"))
+    refuses("price", lambda: trust_optimal(run, scheme, AnyReceiver(), price=0.0))
+    refuses(".", lambda: trust_optimal(run, scheme, AnyReceiver(), max_iterations=2), error=NotConverged)
+    refuses("no attacker sees", lambda: trust_optimal(run, scheme, TrustModel.from_masks(name="blind", release="none")))
 
 
 def test_where_hidden_messages_count_as_seen_mafalda_is_returned():

@@ -15,10 +15,7 @@ def maps(size: float):
 
 WARNED = {
     "no averaging": (lambda: mfdl.Dynamics(IDENTITY), ["4 nodes", "never average", "metropolis_hastings"]),
-    "no averaging in any round": (
-        lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])),
-        ["never average"],
-    ),
+    "no averaging in any round": (lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])), ["never average"]),
     "a wide root": (lambda: mfdl.algorithms.bsr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps", "at most 6"]),
     "a wide inverse": (lambda: mfdl.algorithms.bisr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps"]),
     "a wide encoder": (lambda: mfdl.factorization.square_root_encoder(3, 4), ["bandwidth 4", "T = 3 steps"]),

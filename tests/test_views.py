@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH
+from refusals import refuses
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
-from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, View, algorithms, trust
+from mfdl import Dynamics, EveryStep, UnsupportedMechanism, View, algorithms, trust
 from mfdl.participation import Explicit
 from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
@@ -53,8 +54,7 @@ def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     ],
 )
 def test_a_view_that_does_not_fit(A, B, options, text):
-    with pytest.raises(InvalidInput, match=text):
-        View(A, B, **options)
+    refuses(text, View, A, B, **options)
 
 
 # ---- known combinations (Lemma 11 and its side condition) ------------------------------------------------------------

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
+from refusals import refuses
 from wrong_turns import AB, AP, KEY, LDP, Q1, TASK, TERMS, A, D, G, M, P, W, require_refused, same, x, y
 
 import mfdl
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import UnsupportedMechanism
 
 WAY_TO_DYNAMICS = "mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"
 
@@ -152,10 +153,7 @@ REFUSED = {
         lambda: mfdl.trust.Colluding("0"),
         ["colluders must be a list of at least one node", "got '0'"],
     ),
-    "one colluder": (
-        lambda: mfdl.trust.Colluding(0),
-        ["colluders must be a list of", "e.g. [0]", "got 0"],
-    ),
+    "one colluder": (lambda: mfdl.trust.Colluding(0), ["colluders must be a list of", "e.g. [0]", "got 0"]),
     "a typo of a release": (
         lambda: mfdl.trust.TrustModel.from_masks(seen=np.ones(4, dtype=bool), release="nothing"),
         ["release must be one of none, average, all", "got 'nothing'"],
@@ -345,10 +343,7 @@ REFUSED = {
         ["partition", "got 'uniform'", "mfdl.partition.parse"],
     ),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
-    "numbers that are no flag": (
-        lambda: mfdl.losses(A, Q1).by_victim(1.0, adaptive=1),
-        ["adaptive", "got 1"],
-    ),
+    "numbers that are no flag": (lambda: mfdl.losses(A, Q1).by_victim(1.0, adaptive=1), ["adaptive", "got 1"]),
     "numpy's True as a norm": (
         lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"clip_norm": np.True_})), mu=1.0),
         ["clip_norm", "True"],
@@ -357,10 +352,7 @@ REFUSED = {
         lambda: mfdl.objective.NoiseObjective(D, 3).estimated(probes=8),
         ["probes must be Probes", "got 8"],
     ),
-    "a factor as a list": (
-        lambda: mfdl.objective.NoiseObjective(D, 3).fresh_noise([1.0]),
-        ["factor", "2 dimensions"],
-    ),
+    "a factor as a list": (lambda: mfdl.objective.NoiseObjective(D, 3).fresh_noise([1.0]), ["factor", "2 dimensions"]),
     "no value of an option": (
         lambda: mfdl.runs.sweep_config.SweepConfig(epochs=None),
         ["epochs must not be None", "leave it out"],
@@ -394,8 +386,7 @@ def test_a_wrong_turn_is_refused_with_the_way_out(name):
     ids=["replay", "mafalda", "build", "factorize", "audit"],
 )
 def test_an_unknown_keyword_names_the_function_and_the_nearest_one(call, function, nearest):
-    with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected .*; did you mean '{nearest}'\?"):
-        call()
+    refuses(rf"^{function}\(\) got an unexpected .*; did you mean '{nearest}'\?", call, error=TypeError)
 
 
 def test_refusals_of_privacy_do_no_work_first(monkeypatch):
@@ -404,11 +395,9 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
 
     monkeypatch.setattr("mfdl.privacy.exposures.sensitivity_by_victim", worked)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
-        with pytest.raises(InvalidInput):
-            applied(mfdl.account, A, TERMS | {"noise_std": 1.0} | wrong)
+        refuses(".", applied, mfdl.account, A, TERMS | {"noise_std": 1.0} | wrong)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": "1"}, {"mu": "1"}, {"epsilon": 1.0}):
-        with pytest.raises(InvalidInput):
-            applied(mfdl.calibrate, A, TERMS | {"mu": 1.0} | wrong)
+        refuses(".", applied, mfdl.calibrate, A, TERMS | {"mu": 1.0} | wrong)
 
 
 WORKS = {

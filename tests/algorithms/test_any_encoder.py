@@ -10,11 +10,12 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
 from small_tasks import regression
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, algorithms, factorization
+from mfdl import InvalidInput, algorithms, factorization
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise
 from mfdl_solvers.autodiff import Parametrisation, solve
 from mfdl_solvers.problem import ProblemError, Stopping
@@ -78,10 +79,8 @@ def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
         assert mechanism.algorithm is algorithm
         assert mechanism.noise_std >= whole.noise_std * (1 - 1e-9)
     hidden = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none")
-    with pytest.raises(InvalidInput, match="this one shows 'all'"):
-        mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0)
-    with pytest.raises(InvalidInput, match="trust must be left out"):
-        mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0)
+    refuses("this one shows", lambda: mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0))
+    refuses("trust must be left out", lambda: mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0))
     for model in (mfdl.trust.PNDP([0]), mfdl.TrustModel.from_masks(known_gradients=np.arange(3) == 1)):
         with pytest.raises(InvalidInput, match="does not say whether of attackers or of victims"):
             mfdl.calibrate(model.view(algorithm, 1, release="none"), about(scheme=None), mu=1.0)
@@ -138,25 +137,17 @@ def test_full_blocks_lose_what_their_gram_says(seed):
 def test_wrong_encoders_are_refused_with_their_first_wrong_entry():
     wrong = full_blocks()
     wrong[1, N + 2] = 0.5
-    with pytest.raises(InvalidInput, match=r"entry \(1, 5\) = 0.5 takes noise of node 2 in step 1 to node 1 in step 0"):
-        calibrated(wrong)
+    refuses(r"entry \(1, 5\) = 0.5 takes noise of node 2", calibrated, wrong)
     singular = full_blocks()
     singular[:N, :N] = 1.0
-    with pytest.raises(InvalidInput, match="blocks inside its steps that can be inverted"):
-        calibrated(singular)
-    with pytest.raises(InvalidInput, match="node 1 adds column 0"):
-        JointNoise(np.kron(C, PAIR), T, N, holders=np.eye(N, dtype=bool))
-    with pytest.raises(InvalidInput, match="holders must have shape"):
-        JointNoise(np.kron(C, PAIR), T, N, holders=np.eye(2, dtype=bool))
-    with pytest.raises(InvalidInput, match="must be C, got the noise IndependentNoise"):
-        algorithms.mf_dsgd(DYNAMICS, SCHEME, IndependentNoise(T, N))
-    with pytest.raises(InvalidInput, match=r"an encoder needs dynamics=.*mf_dsgd\(dynamics, participation, encoder\)"):
-        mfdl.calibrate(C, about(mfdl.trust.LDP()), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="up to 4096 rows"):
-        calibrated(sp.eye_array(5000))
+    refuses("blocks inside its steps that can be inverted", calibrated, singular)
+    refuses("node 1 adds column 0", JointNoise, np.kron(C, PAIR), T, N, holders=np.eye(N, dtype=bool))
+    refuses("holders must have shape", JointNoise, np.kron(C, PAIR), T, N, holders=np.eye(2, dtype=bool))
+    refuses("must be C, got the noise", lambda: algorithms.mf_dsgd(DYNAMICS, SCHEME, IndependentNoise(T, N)))
+    refuses("an encoder needs", lambda: mfdl.calibrate(C, about(mfdl.trust.LDP()), mu=1.0))
+    unsupported("up to 4096 rows", calibrated, sp.eye_array(5000))
     own = algorithms.dp_dsgd(DYNAMICS, SCHEME)
-    with pytest.raises(InvalidInput, match="brings its own maps"):
-        mfdl.calibrate("mafalda", about(mfdl.trust.LDP()), dynamics=own, mu=1.0)
+    refuses("brings its own maps", lambda: mfdl.calibrate("mafalda", about(mfdl.trust.LDP()), dynamics=own, mu=1.0))
 
 
 # ---- own algorithms ----------------------------------------------------------------------------------------------
@@ -188,8 +179,7 @@ def test_an_own_algorithm_is_factorized_calibrated_and_trained():
         (lambda: factorization.factorize(tracking, counted_models="message"), "messages"),
         (lambda: factorization.problem(DYNAMICS, SCHEME, over="time"), "over"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            refused()
+        refuses(why, refused)
 
 
 # ---- families ----------------------------------------------------------------------------------------------------

@@ -47,10 +47,7 @@ REFUSED = {
         lambda: changed(rounds=[base.rounds[0], Round(message_from_state=np.eye(5), message_from_gradient=np.eye(5))]),
         "message_from_state must have shape",
     ),
-    "not a number": (
-        lambda: Round(message_from_state=nan_at((1, 1))),
-        r"message_from_state must .*finite.* got",
-    ),
+    "not a number": (lambda: Round(message_from_state=nan_at((1, 1))), r"message_from_state must .*finite.* got"),
     "not a number, sparse": (
         lambda: Round(message_from_state=sp.csr_array(nan_at((1, 2)))),
         r"message_from_state must hold finite numbers, .* got nan at \(1, 2\)",

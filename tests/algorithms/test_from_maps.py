@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
@@ -41,12 +42,7 @@ def test_who_hears_whom_is_inferred(matrix):
 
 def test_a_message_that_is_used_later_is_received_when_it_is_sent():
     """Node 0 uses node 1's message one step later: the state that waits is its own."""
-    waits = {
-        "P": np.eye(2, 3),
-        "Q": np.eye(2),
-        "K": [[1, 0], [0, 1], [0, 1]],
-        "F": [[0, 0, 0.5], [0, 0, 0], [0, 0, 0]],
-    }
+    waits = {"P": np.eye(2, 3), "Q": np.eye(2), "K": [[1, 0], [0, 1], [0, 1]], "F": [[0, 0, 0.5], [0, 0, 0], [0, 0, 0]]}
     mapped = from_maps(waits, EveryStep(3))
     assert mapped.rounds[0].receivers.toarray().tolist() == [[False, False], [True, False]]
     assert all(
@@ -127,12 +123,10 @@ def test_an_error_names_the_step_and_the_letter():
     def at(t):
         return {"P": ONE, "Q": -ONE, "K": np.eye(2 + (t != 1), 3)}
 
-    with pytest.raises(InvalidInput, match=r"^step 1: K = state_from_message must have .* as P = message_from_state"):
-        from_maps(at, EveryStep(2))
+    refuses("^step 1: K = state_from_message must have", lambda: from_maps(at, EveryStep(2)))
     with pytest.raises(InvalidInput, match=r"^step 1: unknown map 'X'"):
         from_maps(lambda t: {"P": ONE, "Q": ONE, "K": W} | ({"X": W} if t else {}), EveryStep(2))
-    with pytest.raises(InvalidInput, match=r"^step 1: rounds must be the maps"):
-        from_maps(lambda t: W if t else {"P": ONE, "Q": ONE, "K": W}, EveryStep(2))
+    refuses("^step 1: rounds", lambda: from_maps(lambda t: W if t else {"P": ONE, "Q": ONE, "K": W}, EveryStep(2)))
     with pytest.raises(InvalidInput, match=r"^step 1: Q = message_from_gradient must be finite"):
         from_maps(lambda t: {"P": ONE, "Q": np.nan * ONE if t else ONE, "K": W}, EveryStep(2))
     with pytest.raises(InvalidInput, match=r"^state_from_message must have"):
@@ -159,8 +153,7 @@ def test_an_error_names_the_step_and_the_letter():
     ],
 )
 def test_what_cannot_be_told_is_asked_for(maps, options, message):
-    with pytest.raises(InvalidInput, match=message):
-        from_maps(maps, EveryStep(2), **options)
+    refuses(message, lambda: from_maps(maps, EveryStep(2), **options))
 
 
 def on_messages(**more):
@@ -190,10 +183,8 @@ def test_noise_on_messages_is_calibrated_and_replayed(unit):
 def test_where_noise_is_added_is_inferred_and_may_be_said():
     assert not on_messages(noise_on_messages=False).noise_on_messages
     assert not from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2)).noise_on_messages
-    with pytest.raises(InvalidInput, match="noise_on_messages must be True, False or None, got 'yes'"):
-        on_messages(noise_on_messages="yes")
+    refuses("noise_on_messages must be True, False", on_messages, noise_on_messages="yes")
     halved = on_messages(noise_on_messages=False).with_divisors(np.full(3, 2.0))
     assert_allclose(halved.rounds[0].message_from_noise.toarray(), np.eye(6) / 2)  # each slot has noise of one node
     shared = StepNoise(np.ones((6, 3)), np.ones((3, 3), dtype=bool), 4, 3)
-    with pytest.raises(InvalidInput, match="say noise_on_messages=True"):
-        dataclasses.replace(halved, noise=shared).with_divisors(np.ones(3))
+    refuses("say noise_on_messages=True", lambda: dataclasses.replace(halved, noise=shared).with_divisors(np.ones(3)))

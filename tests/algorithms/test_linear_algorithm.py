@@ -104,9 +104,7 @@ def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
     assert_allclose(twice.divisors, m)
     assert built.divisors.tolist() == [1, 1, 1, 1]
     assert_allclose(
-        once.messages_from_gradients.to_dense(),
-        built.messages_from_gradients.to_dense() / np.tile(m, 6),
-        rtol=1e-14,
+        once.messages_from_gradients.to_dense(), built.messages_from_gradients.to_dense() / np.tile(m, 6), rtol=1e-14
     )
     assert len(once.kinds) == len(built.kinds) == 2
 

@@ -7,6 +7,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
@@ -97,8 +98,7 @@ def test_decor_covariance(W, local, pair, seed):
 
 @pytest.mark.parametrize("bad", [{"sigma_ldp": -1.0}, {"sigma_cor": float("nan")}, {"orientation": [1, 1]}])
 def test_decor_refuses(bad):
-    with pytest.raises(InvalidInput):
-        algorithms.decor(Dynamics(RING), EveryStep(2), **bad)
+    refuses(".", lambda: algorithms.decor(Dynamics(RING), EveryStep(2), **bad))
 
 
 # ---- any covariance over nodes ---------------------------------------------------------------------------------------
@@ -141,8 +141,7 @@ def test_groups_hold_the_seed():
     ],
 )
 def test_a_bad_covariance_is_refused(R, text):
-    with pytest.raises(InvalidInput, match=text):
-        algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R)
+    refuses(text, lambda: algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R))
 
 
 # ---- Zip-DL ---------------------------------------------------------------------------------------------------------
@@ -193,8 +192,7 @@ def test_zip_dl_noise_by_its_formula(W, sigma):
     ],
 )
 def test_zip_dl_refusals(dynamics, options, kind, message):
-    with pytest.raises(kind, match=message):
-        algorithms.zip_dl(dynamics, EveryStep(2), **options)
+    refuses(message, lambda: algorithms.zip_dl(dynamics, EveryStep(2), **options), error=kind)
 
 
 def test_batch_sizes_divide_gradients_but_not_message_noise():
@@ -229,8 +227,7 @@ def test_settings_become_arguments():
     ],
 )
 def test_bad_settings_are_refused(name, text, message):
-    with pytest.raises(InvalidInput, match=message):
-        parse_parameters(name, [text])
+    refuses(message, parse_parameters, name, [text])
 
 
 PARAMETERS = {

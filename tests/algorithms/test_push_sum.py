@@ -8,6 +8,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
@@ -153,5 +154,4 @@ def test_what_averages_nothing_is_refused():
         (InvalidInput, "gossip of gossip.push_sum", lambda: push_sum(mfdl.Dynamics(gossip.uniform("ring:n=3")), steps)),
         (UnsupportedMechanism, "momentum", lambda: push_sum(mfdl.Dynamics(sequence, momentum=0.5), mfdl.EveryStep(3))),
     ):
-        with pytest.raises(error, match=words):
-            call()
+        refuses(words, call, error=error)

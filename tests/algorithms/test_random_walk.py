@@ -9,6 +9,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
@@ -167,8 +168,7 @@ def test_what_is_no_walk_is_refused():
             lambda: random_walk(mfdl.Dynamics(RING, 0.1, momentum=0.5), steps, walk=[0, 1, 2, 3]),
         ),
     ):
-        with pytest.raises(error, match=words):
-            call()
+        refuses(words, call, error=error)
 
 
 def taut_string(entering):

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, gossip, trust
 from mfdl.algorithms import joint, kronecker, noise_error, per_mode, registry, spatio_temporal_noise
 from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.noise import JointNoise, SpatioTemporalNoise
@@ -36,14 +37,12 @@ def test_every_name_builds_and_runs_under_its_own_trust_models(name):
 def test_error_weights_are_for_those_that_optimise(name):
     weights, weighted = ErrorWeights.parse(MARK), registry.MECHANISMS[name].weighted
     if not weighted:
-        with pytest.raises(InvalidInput, match="optimises nothing, so it takes no error weights"):
-            algorithms.build(f"{name}@{MARK}", PATH, SCHEME)
+        refuses("optimises nothing, so it takes no error", algorithms.build, f"{name}@{MARK}", PATH, SCHEME)
         return
     plain, marked = (algorithms.build(text, PATH, SCHEME) for text in (name, f"{name}@{MARK}"))
     if name == "decor":  # without weights it builds a given ratio
         plain = registry.build_tuned(name, PATH, SCHEME)
-        with pytest.raises(InvalidInput, match=r"chooses sigma_ldp, sigma_cor .*itself, got sigma_cor; leave that out"):
-            algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_cor=2.0)
+        refuses("chooses sigma_ldp, sigma_cor", algorithms.build, f"{name}@{MARK}", PATH, SCHEME, sigma_cor=2.0)
     assert marked.name == f"{name}@{MARK}"
     costs = [
         noise_error(algorithm, weights=weights).value
@@ -100,7 +99,5 @@ def test_groups_reach_the_noise():
 def test_a_kind_that_is_none_is_refused():
     solved = optimal_kronecker(PATH, SCHEME)
     for change in ({"kind": "other"}, {"kind": "per-mode"}, {"space": None}, {"directions": np.eye(4)}):
-        with pytest.raises(InvalidInput, match="is one of kronecker, per-mode, joint"):
-            dataclasses.replace(solved, **change)
-    with pytest.raises(NotConverged):
-        dataclasses.replace(solved, status="stopped").require_converged(1e-4)
+        refuses("is one of kronecker, per-mode, joint", dataclasses.replace, solved, **change)
+    refuses(".", lambda: dataclasses.replace(solved, status="stopped").require_converged(1e-4), error=NotConverged)

@@ -55,11 +55,7 @@ def test_half_the_noise_is_seen():
 
 def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monkeypatch):
     settings = AuditSettings(mechanism(), trust=LDP)
-    guaranteed, stronger, curves = (
-        mechanism().guarantee.curve,
-        mechanism(1.0).guarantee.curve,
-        mfdl.Losses.curves,
-    )
+    guaranteed, stronger, curves = (mechanism().guarantee.curve, mechanism(1.0).guarantee.curve, mfdl.Losses.curves)
     claims = AuditedClaims.of(settings)
     assert not claims.notes
     assert claims.by_victim[0] == AuditedClaim((guaranteed,))

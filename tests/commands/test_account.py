@@ -173,10 +173,7 @@ class TestNoise:
 
     @pytest.mark.parametrize(
         ("options", "under"),
-        [
-            ([*SMALL, *PNDP], ["ldp"]),
-            ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"]),
-        ],
+        [([*SMALL, *PNDP], ["ldp"]), ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"])],
     )
     def test_calibrated_under_another_model(self, options, under, capsys):
         noised = account(capsys, *options[: options.index("--trust")], "--trust", *under, "--mu", "0.7")["noise_std"]

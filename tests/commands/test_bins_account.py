@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, InvalidInput
+from mfdl import BallsInBins, Cyclic
 from mfdl.algorithms import registry
 from mfdl.commands.account import AccountConfig
 
@@ -14,10 +15,8 @@ BINS = BallsInBins(epochs=2, bins=3)
 def test_balls_in_bins_are_k_epochs_of_b_bins():
     config = AccountConfig(participation="balls-in-bins", epochs=2, period=3)
     assert (config.scheme(), config.scheme().public) == (BINS, Cyclic(epochs=2, period=3))
-    with pytest.raises(InvalidInput, match="steps must be epochs"):
-        AccountConfig(participation="balls-in-bins", epochs=2, period=3, steps=5)
-    with pytest.raises(InvalidInput, match="balls-in-bins"):
-        AccountConfig(participation="balls-in-bins", epochs=2, period=3, unit="user")
+    refuses("steps must be epochs", AccountConfig, participation="balls-in-bins", epochs=2, period=3, steps=5)
+    refuses("balls-in-bins", AccountConfig, participation="balls-in-bins", epochs=2, period=3, unit="user")
 
 
 @pytest.mark.parametrize("name", ["mafalda", "mafalda@last:2", "bsr", "dp-dsgd"])

@@ -12,6 +12,7 @@ import joblib
 import numpy as np
 import pytest
 from finished_runs import step_frame
+from refusals import refuses
 
 import mfdl
 from mfdl.algorithms import registry
@@ -264,8 +265,7 @@ class StopAfter:
 
 @pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
-    with pytest.raises(KeyboardInterrupt):
-        run_comparison(CONFIG, tmp_path, progress=StopAfter(0))
+    refuses(".", lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]

@@ -7,8 +7,9 @@ import os
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, factorization, gossip
 from mfdl.commands.factorize import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import load
@@ -80,8 +81,7 @@ def test_mechanisms_that_optimise_are_named_by_it():
     ],
 )
 def test_runs_that_do_not_have_it_are_refused_before_any_work(changed, message):
-    with pytest.raises(InvalidInput, match=message):
-        Experiment(**{"mechanisms": ("mafalda",), **SMALL, **changed})
+    refuses(message, Experiment, **{"mechanisms": ("mafalda",), **SMALL, **changed})
 
 
 def test_a_file_that_changes_is_read_again(tmp_path):

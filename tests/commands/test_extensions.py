@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from refusals import refuses
 
-from mfdl import InvalidInput, extensions
+from mfdl import extensions
 from mfdl.commands import app, main
 
 
@@ -77,6 +78,5 @@ def test_without_a_bibliography_citing_says_what_to_install(installed, capsys):
 @pytest.mark.parametrize("value", ["no_such_package.commands:run", f"{__name__}:no_such_function"])
 def test_an_entry_that_cannot_be_imported_says_what_to_install(installed, value):
     installed(extensions.COMMANDS, "broken", value)
-    with pytest.raises(InvalidInput, match=r"'broken' of mfdl\.commands is .* cannot be imported .*install"):
-        extensions.load(extensions.COMMANDS, "broken")
+    refuses(r"'broken' of mfdl\.commands is .* cannot", extensions.load, extensions.COMMANDS, "broken")
     assert main(["broken"]) == 2

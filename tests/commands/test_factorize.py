@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import mfdl
 from mfdl.commands import main
@@ -303,10 +304,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"mechanism": "mafalda", "horizon": 3},
-            "--horizon does not apply to mafalda: .*; got 3, leave it out",
-        ),
+        ({"mechanism": "mafalda", "horizon": 3}, "--horizon does not apply to mafalda: .*; got 3, leave it out"),
         ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
         ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
         ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
@@ -314,8 +312,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     ],
 )
 def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fields, message):
-    with pytest.raises(mfdl.InvalidInput, match=message):
-        FactorizeConfig(**fields)
+    refuses(message, FactorizeConfig, **fields)
     usual = {name: getattr(FactorizeConfig, name) for name in fields} | {"mechanism": fields["mechanism"]}
     assert FactorizeConfig(**usual) == FactorizeConfig(mechanism=fields["mechanism"])
 

@@ -1,10 +1,10 @@
 """Commands take every participation with secret batches: accounted at epsilon, trained, refused in words."""
 
 import pytest
+from refusals import refuses
 
 from mfdl.commands.account import AccountConfig
 from mfdl.commands.account_losses import run_account
-from mfdl.errors import InvalidInput
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs import options
 from mfdl.runs.experiment import Experiment
@@ -41,5 +41,4 @@ def test_account_meets_epsilon_of_every_victim(name, rate):
     ],
 )
 def test_what_does_not_fit_is_refused(options, words):
-    with pytest.raises(InvalidInput, match=words):
-        AccountConfig(mechanism="dp-dsgd", **{"trust": "ldp", **SMALL, **options})
+    refuses(words, AccountConfig, mechanism="dp-dsgd", **{"trust": "ldp", **SMALL, **options})

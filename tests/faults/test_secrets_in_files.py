@@ -7,6 +7,7 @@ import pytest
 import torch
 from archives import flipped
 from noises import philox_key
+from refusals import refuses
 from small_tasks import regression
 
 from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
@@ -80,10 +81,8 @@ def test_the_search_finds_what_is_there(tmp_path, secrets):
 def test_a_drawn_key_is_not_written_and_asked_again(tmp_path, secrets):
     trained(tmp_path, seeds=None, stop_after=2)
     assert leaks(tmp_path, secrets) == []
-    with pytest.raises(InvalidInput, match=r"whose noise key was never written; pass key=\.\.\. to go on"):
-        trained(tmp_path, seeds=None)
-    with pytest.raises(InvalidInput, match="checkpoint's key_id is"):
-        trained(tmp_path, key=NoiseKey(SECRET))
+    refuses("whose noise key was never written; pass", trained, tmp_path, seeds=None)
+    refuses("checkpoint's key_id is", lambda: trained(tmp_path, key=NoiseKey(SECRET)))
 
 
 def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
@@ -117,12 +116,10 @@ def test_every_flipped_byte_of_a_checkpoint_is_refused(tmp_path):
     whole, step = path.read_bytes(), checkpoint.load(path.parent).step
     for place in range(len(whole)):
         path.write_bytes(flipped(whole, place))
-        with pytest.raises(InvalidInput):
-            checkpoint.load(path.parent)
+        refuses(".", checkpoint.load, path.parent)
     for length in range(0, len(whole) - 1, max(1, len(whole) // 40)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InvalidInput):
-            checkpoint.load(path.parent)
+        refuses(".", checkpoint.load, path.parent)
     path.write_bytes(whole)
     assert checkpoint.load(path.parent).step == step
 

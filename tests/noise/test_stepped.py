@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noises import STRUCTURED, base_noise, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
-from mfdl import InvalidInput, NoiseKey
+from mfdl import NoiseKey
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, stream
 from mfdl.noise.stream import NoiseStream, StreamState
@@ -73,16 +74,12 @@ def test_a_state_of_another_stream_is_refused(kind):
         "one column": noise_stream(noise, 1.0, KEY, 3, slots=[0]),
     }
     for other_stream in streams.values():
-        with pytest.raises(InvalidInput, match="state must be of a stream"):
-            other_stream.resume(state)
+        refuses("state must be of a stream", other_stream.resume, state)
     first, foreign = (noise_stream(noise, 1.0, KEY, 3, slots=[node]) for node in (0, 1))
     first.step(4)
-    with pytest.raises(InvalidInput, match="of the same encoder, keys, columns and tensor"):
-        foreign.resume(first.state())
-    with pytest.raises(InvalidInput, match="state must be of a stream"):
-        given_.resume(StreamState(10, state.rows, state.mark))
-    with pytest.raises(InvalidInput, match=r"state must be what NoiseStream\.state"):
-        given_.resume(5)
+    refuses("of the same encoder, keys, columns", lambda: foreign.resume(first.state()))
+    refuses("state must be of a stream", lambda: given_.resume(StreamState(10, state.rows, state.mark)))
+    refuses(r"state must be what NoiseStream\.state", given_.resume, 5)
     plain = noise_stream(example("shared", 9), 1.0, KEY, 3)
     plain.resume(plain.state())  # nothing is kept, nothing to go on from
 

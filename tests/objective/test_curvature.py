@@ -8,9 +8,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
@@ -27,11 +28,7 @@ CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 @pytest.mark.parametrize(
     ("text", "eigenvalues"),
-    [
-        ("power:1:3", [1, 1 / 2, 1 / 3]),
-        ("power:2:2:0.25", [0.25, 0.0625]),
-        ("power:0:3", [1, 1, 1]),
-    ],
+    [("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])],
 )
 def test_power_laws(text, eigenvalues):
     curvature = Curvature.parse(text)
@@ -88,8 +85,7 @@ def test_spectra_from_files(tmp_path, suffix):
     ],
 )
 def test_what_is_no_curvature_is_refused(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 @examples(40)
@@ -183,8 +179,7 @@ def test_encoders_with_structure_cost_what_their_arrays_cost():
     N = np.linalg.inv(banded.dense())
     assert_allclose(counted.noise_error(algorithm.noise).value, np.sum(N * (counted.over_steps() @ N)), rtol=1e-9)
     falling = NoiseObjective(Dynamics(RING, np.linspace(1, 0.5, 24)), 24, weights)
-    with pytest.raises(UnsupportedMechanism, match="curvature at a constant learning rate"):
-        falling.mode_cost()
+    unsupported("curvature at a constant learning rate", falling.mode_cost)
     best = factorization.factorize_long(counted.dynamics, Cyclic(3, 8), weights=weights, form="banded")
     dense = factorization.factorize(counted.dynamics, Cyclic(3, 8), weights=weights)
     assert dense.lower_bound <= best.objective <= 1.1 * dense.objective
@@ -192,16 +187,14 @@ def test_encoders_with_structure_cost_what_their_arrays_cost():
 
 def test_other_recursions_and_unusual_sums_are_refused():
     tracking = algorithms.gradient_tracking(Dynamics(RING, 0.5), Cyclic(1, 3))
-    with pytest.raises(UnsupportedMechanism, match="curvature is covered of plain gossip"):
-        algorithms.noise_error(tracking, weights=CURVED)
+    unsupported("curvature is covered", algorithms.noise_error, tracking, weights=CURVED)
     both = ErrorWeights("released:last", on_the_way=0.5)
     total = algorithms.noise_error(tracking, weights=both).value
     parts = [algorithms.noise_error(tracking, weights=kind).value * factor for factor, kind in both.kinds(3)]
     assert_allclose(total, sum(parts))
     counted = NoiseObjective(Dynamics(RING), 3, both)
     for refused in (counted.estimated, lambda: counted.averaged(gossip.randomized.links(RING, 0.5))):
-        with pytest.raises(UnsupportedMechanism, match="not both at once"):
-            refused()
+        unsupported("not both at once", refused)
 
 
 # Encoders, certified

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
-from mfdl import ErrorWeights, InvalidInput
+from mfdl import ErrorWeights
 from mfdl.released import ReleasedModel
 
 
@@ -95,5 +96,4 @@ def test_weights_proposed_for_training():
     ],
 )
 def test_weights_that_mean_nothing_or_do_not_fit_are_refused(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)

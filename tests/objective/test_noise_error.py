@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, graphs
@@ -307,8 +308,7 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     both = error(decentralized("test", dynamics, part, noise))
     assert_allclose(both, error(algorithms.mf_dsgd(dynamics, part, C)), rtol=1e-9)
     star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)
-    with pytest.raises(UnsupportedMechanism, match="this gossip has none"):
-        noise_error(decentralized("test", star, part, noise))
+    unsupported("this gossip", lambda: noise_error(decentralized("test", star, part, noise)))
 
 
 # Large graphs
@@ -412,5 +412,4 @@ AT_EACH_NODE = algorithms.mf_dsgd(RING, PART, np.stack([np.eye(4) + np.tri(4)] *
 )
 def test_refusals(nodes, call, message, large):
     large(nodes)
-    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-        call()
+    refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -64,14 +64,7 @@ def recursion_of_models(rng, T, n):
     return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M)), dense
 
 
-CASES = [
-    kronecker,
-    kronecker_sparse,
-    selection,
-    selection_of_nothing,
-    recursion,
-    recursion_of_models,
-]
+CASES = [kronecker, kronecker_sparse, selection, selection_of_nothing, recursion, recursion_of_models]
 
 
 @pytest.mark.parametrize("make", CASES)

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 from mfdl.errors import InvalidInput
 from mfdl.operators import OutputRecursion
@@ -98,11 +99,8 @@ def test_first_models_do_not_depend_on_any_input():
 
 def test_selection_keeps_rows_in_order_and_refuses_what_is_no_index():
     assert (Selection([2, 0, 2], 3) @ np.array([10.0, 11.0, 12.0])).tolist() == [12.0, 10.0, 12.0]
-    with pytest.raises(InvalidInput, match=r"indices must lie in \[0, 3\), got 3"):
-        Selection([0, 3], 3)
-    with pytest.raises(InvalidInput, match=r"indices must lie in \[0, 3\), got -1"):
-        Selection([-1], 3)
+    refuses(r"indices must lie in \[0, 3\), got 3", Selection, [0, 3], 3)
+    refuses(r"indices must lie in \[0, 3\), got -1", Selection, [-1], 3)
     with pytest.raises(InvalidInput, match="indices must be integers, got bool; use "):
         Selection([True, False, True], 3)  # as integers: rows 1, 0, 1
-    with pytest.raises(InvalidInput, match="indices must be integers, got float64"):
-        Selection([0.7], 3)
+    refuses("indices must be integers, got float64", Selection, [0.7], 3)

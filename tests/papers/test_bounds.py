@@ -11,9 +11,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 
 import mfdl_papers as papers
-from mfdl import InvalidInput, UnsupportedMechanism, gossip, graphs, node_covariances
+from mfdl import gossip, graphs, node_covariances
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.privacy import gaussian
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_messages, of_node, pinv_gram, received, without_noise
@@ -132,8 +133,7 @@ def test_what_is_thought_of_the_squared_sum(options, validity):
 
 def test_muffliato_has_one_w_and_a_node_alone_learns_nothing():
     two = gossip.sequence([gossip.metropolis_hastings("ring:n=4"), gossip.metropolis_hastings("star:n=4")])
-    with pytest.raises(UnsupportedMechanism, match="must be the same in every step"):
-        papers.muffliato_squared(two, "#0", num_steps=2)
+    unsupported("must be the same in every", papers.muffliato_squared, two, "#0", num_steps=2)
     alone = papers.muffliato_squared(gossip.metropolis_hastings("complete:n=1"), 0, num_steps=2)
     assert alone.value.tolist() == [math.inf]
 
@@ -243,8 +243,7 @@ def test_who_is_left_alone_needs_no_pairwise_noise():
     ],
 )
 def test_bad_input(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 # ---- CorN and Whisper ------------------------------------------------------------------------------------

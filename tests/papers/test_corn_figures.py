@@ -32,8 +32,7 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
 
 
 @pytest.mark.parametrize(
-    ("q0", "verdict"),
-    [([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted")],
+    ("q0", "verdict"), [([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted")]
 )
 def test_verdicts_of_figure_2(q0, verdict):
     lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: [1.0] * 3, covariance_figures.EDGES: [0.7] * 3}

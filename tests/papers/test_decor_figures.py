@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mnist_files import register_mnist
+from refusals import refuses
 
 import mfdl
 from mfdl import InvalidInput, algorithms, data
@@ -154,11 +155,7 @@ GOOD = ([8, 4, 1.02], [7, 3, 1.01], [6, 2, 1.0])
     ("q0", "q1", "verdicts"),
     [
         (made_up(*GOOD), made_up(*GOOD), ["confirmed"] * 4),
-        (
-            made_up(*GOOD[::-1], theorem=0.5),
-            made_up(*GOOD),
-            ["confirmed", "refuted", "refuted", "refuted"],
-        ),
+        (made_up(*GOOD[::-1], theorem=0.5), made_up(*GOOD), ["confirmed", "refuted", "refuted", "refuted"]),
         (
             made_up(*[[1, 2, 8]] * 3, theorem=0.5),
             made_up(*[[0.5, 1, 4]] * 3, theorem=0.5),
@@ -320,8 +317,7 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist.tasks, "load", lambda name, nodes, data_home: SimpleNamespace(name="mnist-mlp"))
     monkeypatch.setattr(mnist, "QUICK_EPSILONS", (0.83, 7.51))
     arguments = named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path, progress=False)
-    with pytest.raises(InvalidInput, match="stopped"):
-        mnist.run(*arguments)
+    refuses("stopped", mnist.run, *arguments)
     done = mnist.run(*arguments)
     assert len(tried) == 7
     assert len(set(tried)) == 6

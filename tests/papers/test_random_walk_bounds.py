@@ -10,6 +10,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
@@ -184,5 +185,4 @@ def test_what_is_no_walk_is_refused():
         ),
         (UnsupportedMechanism, "the same in every step", lambda: hitting_times(changing, 1, 3)),
     ):
-        with pytest.raises(error, match=words):
-            call()
+        refuses(words, call, error=error)

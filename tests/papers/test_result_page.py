@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl_papers.figures import FIGURES, Reproduction, RunScale, Verdict, named, result_page
 from mfdl_papers.figures.verdicts import Effect
 
@@ -103,8 +103,7 @@ def test_a_result_that_does_not_follow_from_its_numbers_is_refused(change, messa
     result = json.loads(path.read_text(encoding="utf-8"))
     change(result)
     path.write_text(json.dumps(result), encoding="utf-8")
-    with pytest.raises(InvalidInput, match=message):
-        result_page.stored_results(tmp_path)
+    refuses(message, result_page.stored_results, tmp_path)
 
 
 def test_a_folder_without_results_is_refused(tmp_path, capsys):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy import stats
 
-from mfdl.errors import InvalidInput
 from mfdl_papers.figures import VERDICTS, Verdict, paired_effects, verdicts
 from mfdl_papers.figures.verdicts import Effect
 
@@ -198,8 +198,7 @@ def test_the_verdict_of_a_figure_is_the_worst_of_what_was_run():
     ],
 )
 def test_bad_numbers_are_refused(wrong, message):
-    with pytest.raises(InvalidInput, match=message):
-        wrong()
+    refuses(message, wrong)
 
 
 LOW, MIDDLE, HIGH = np.array([1.0, 1.1, 0.9]), np.array([2.0, 0.9, 1.2]), np.array([3.0, 3.3, 2.9])

@@ -9,6 +9,7 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from mfdl import Cyclic, EveryStep, InvalidInput, NoiseKey, Privacy, View, account, algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -103,10 +104,8 @@ def test_neither_noise_nor_a_step_beyond_the_last(algorithm):
     assert stream.step(T - 1).shape == (3, 2)
     for t in (T, T + 1, -1, 10**6):
         refused = rf"step must lie in \[0, {T}\), got {t}"
-        with pytest.raises(InvalidInput, match=f"{refused}: the algorithm was accounted"):
-            executor.step(t, state, zero, zero)
-        with pytest.raises(InvalidInput, match=f"{refused}.*calibrate a longer one"):
-            stream.step(t)
+        refuses(f"{refused}: the algorithm was accounted", executor.step, t, state, zero, zero)
+        refuses(f"{refused}.*calibrate a longer one", stream.step, t)
         for node in range(3):
             with pytest.raises(InvalidInput, match=refused):
                 node_noise(algorithm.noise, node, HolderKeys.simulated(KEY), 1.0, t, 2)
@@ -117,8 +116,7 @@ def test_a_participation_of_more_steps_is_another_mechanism():
         ALGORITHMS["dp-dsgd"], Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=0.0
     )
     longer = algorithms.dp_dsgd(DYN, EveryStep(T + 1))
-    with pytest.raises(InvalidInput, match="calibrate or account anew"):
-        type(calibrated)(longer, calibrated.guarantee)
+    refuses("calibrate or account anew", lambda: type(calibrated)(longer, calibrated.guarantee))
 
 
 def test_a_schedule_of_step_sizes_ends_with_the_mechanism():

@@ -8,8 +8,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks
+from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks
 from mfdl.metrics import METRICS, not_private_fields
 from mfdl.runs import load_steps
 from mfdl.runs.columns import NOT_PRIVATE
@@ -103,8 +104,7 @@ def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_pat
     first = run_comparison(config, tmp_path / "out")
     assert run_comparison(config, tmp_path / "out")["config_hash"] == first["config_hash"]
     write(tmp_path / "W.csv", LAZY)
-    with pytest.raises(InvalidInput, match=r"holds results\.json of another comparison"):
-        run_comparison(config, tmp_path / "out")
+    refuses(r"holds results\.json of another comparison", run_comparison, config, tmp_path / "out")
     second = run_comparison(config, tmp_path / "out", overwrite=True)
     assert second["config_hash"] != first["config_hash"]
     assert second["runs"][0]["final_test_loss"] != first["runs"][0]["final_test_loss"]
@@ -120,8 +120,7 @@ def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
         mechanisms[name] = calibrate(algorithm, Privacy(LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert mechanisms["ring"].content_hash != mechanisms["lazy"].content_hash
     ring = replay(mechanisms["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
-    with pytest.raises(InvalidInput, match="the checkpoint's mechanism_hash is"):
-        replay(mechanisms["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)
+    refuses("the checkpoint's", replay, mechanisms["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)
     lazy = replay(mechanisms["lazy"], task, seeds=[0], key=key, stop_after=1)
     assert lazy.seeds[0].key_id != ring.seeds[0].key_id
 

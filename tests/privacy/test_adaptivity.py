@@ -11,12 +11,13 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 from scipy.stats import norm
 
 from mfdl import Cyclic, EveryStep, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import InvalidInput
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
@@ -340,8 +341,7 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
 )
 def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
     algorithm = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
-    with pytest.raises(UnsupportedMechanism, match=text):
-        sensitivity_by_victim(algorithm, model, lipschitz=1.0)
+    unsupported(text, sensitivity_by_victim, algorithm, model, lipschitz=1.0)
     assert sensitivity_by_victim(algorithm, model)  # without a constant there is the all-messages value
 
 
@@ -349,8 +349,7 @@ def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
 @pytest.mark.parametrize("bad", [-1, -0.1, math.nan, math.inf, [1, math.nan], [1, 1, 1], [], [[1, 1]]])
 def test_bad_constants_are_refused(bad, model):
     """Also where the number would not be needed."""
-    with pytest.raises(InvalidInput, match="lipschitz must be"):
-        sensitivity_by_victim(COUNTER, model, lipschitz=bad)
+    refuses("lipschitz must be", sensitivity_by_victim, COUNTER, model, lipschitz=bad)
 
 
 def test_a_known_gradient_of_the_victim_is_no_matter_of_models():

@@ -9,10 +9,10 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.stats import norm
 
 import mfdl
-from mfdl.errors import InvalidInput
 from mfdl.privacy import bin_gram, gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance, random_allocation
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT, WEAKEST
@@ -222,8 +222,7 @@ def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
         curve = BallsInBinsGaussian(multiplier, 2, ((2, rho),), adjacency)
         assert curve.epsilon(1e-5) == curve.public_epsilon(1e-5) < math.inf
         assert 0 < curve.delta(1.0) <= 1
-        with pytest.raises(InvalidInput, match="noise_multiplier"):
-            curve.losses(1e-5)
+        refuses("noise_multiplier", curve.losses, 1e-5)
     assert BallsInBinsGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
 
 
@@ -238,8 +237,7 @@ def test_noise_that_leaves_nothing_to_see_is_accounted_as_public_bins(adjacency,
 
 def test_what_is_out_of_range_is_refused():
     for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
-        with pytest.raises(InvalidInput):
-            BallsInBinsGaussian(1.0, *wrong, "zero-out")
+        refuses(".", BallsInBinsGaussian, 1.0, *wrong, "zero-out")
     assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-5) == math.inf
     assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").delta(3.0) == 1.0
     exact = gaussian.epsilon_from_mu(0.5, 1e-13)  # a delta that floating point of the hull cannot tell

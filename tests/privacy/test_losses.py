@@ -7,9 +7,9 @@ from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, account, algorithms, calibrate, gossip, trust
-from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing import linear_algorithms, trust_models
 
@@ -47,10 +47,8 @@ def test_a_multiple_of_the_sensitivity():
     losses = Losses.of(PATH, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5))
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
     for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
-        with pytest.raises(InvalidInput, match="exactly one of noise_std and noise_multiplier"):
-            losses.noise_std(**both)
+        refuses("exactly one of noise_std", losses.noise_std, **both)
     silent = Losses.of(
         algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     )
-    with pytest.raises(InvalidInput, match="finite sensitivity; give noise_std"):
-        silent.noise_std(noise_multiplier=1.0)
+    refuses("finite sensitivity; give noise_std", silent.noise_std, noise_multiplier=1.0)

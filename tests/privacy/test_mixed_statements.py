@@ -5,6 +5,7 @@ import dataclasses
 import networkx as nx
 import numpy as np
 import pytest
+from refusals import refuses, unsupported
 
 import mfdl
 from mfdl import BallsInBins, EveryStep, Losses, Privacy, View, algorithms, gossip, trust
@@ -51,10 +52,8 @@ def test_views_of_one_word_do_not_compose_unsealed():
     first, second = (
         mfdl.account(view, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views
     )
-    with pytest.raises(InvalidInput, match="compose only against the same attackers"):
-        first.compose_with(second)
-    with pytest.raises(InvalidInput, match="unnamed trust models cannot be composed"):
-        first.compose_with(dataclasses.replace(second, notes=("x",)))
+    refuses("compose only against the same attackers", first.compose_with, second)
+    refuses("unnamed trust models cannot", lambda: first.compose_with(dataclasses.replace(second, notes=("x",))))
 
 
 def test_nodes_whose_labels_read_alike_are_not_merged():
@@ -62,15 +61,13 @@ def test_nodes_whose_labels_read_alike_are_not_merged():
     guarantee = mfdl.account(
         algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0
     )
-    with pytest.raises(InvalidInput, match="read alike"):
-        guarantee.by_victim()
+    refuses("read alike", guarantee.by_victim)
 
 
 def test_no_node_passes_for_all():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
     losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
-    with pytest.raises(InvalidInput, match="no node may be called 'every node'"):
-        losses.by_victim(1.0)
+    refuses("no node may be called 'every node'", losses.by_victim, 1.0)
 
 
 def test_calibrated_guarantees_know_every_victim():
@@ -82,8 +79,7 @@ def test_calibrated_guarantees_know_every_victim():
 
 def test_a_mu_is_met_by_no_curve_without_one():
     curve = mfdl.account(BINS, mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
-    with pytest.raises(UnsupportedMechanism, match="has no mu"):
-        Target(mu=1.0).missed_by(curve)
+    unsupported("has no mu", lambda: Target(mu=1.0).missed_by(curve))
     assert not Target(mu=1.0).missed_by(Gaussian(1.0, "zero-out"))
 
 

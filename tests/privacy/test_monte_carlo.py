@@ -9,6 +9,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
@@ -231,8 +232,7 @@ def test_samples_are_for_secret_bins():
     with pytest.raises(UnsupportedMechanism, match="leave out method, got 'fast'"):
         mfdl.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), mfdl.Privacy(method="fast", **ASKED), noise_std=1.0)
     for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
-        with pytest.raises(InvalidInput):
-            MonteCarlo(**wrong)
+        refuses(".", MonteCarlo, **wrong)
 
 
 # ---- long ------------------------------------------------------------------------------------------------------------

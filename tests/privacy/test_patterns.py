@@ -8,9 +8,10 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, InvalidInput, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import BallsInBins, Dynamics, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.noise import LocalNoise
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian, bin_gram
@@ -129,10 +130,8 @@ def test_shared_sensitivity_alone_is_gaussian():
     assert curve.at(0.0).delta(1.0) == 1.0
     both = curve.composed_with(BallsInBinsGaussian(2.0, 4, ((4, 0.0),), "zero-out"))
     assert both.epsilon(1e-5) > curve.epsilon(1e-5)
-    with pytest.raises(InvalidInput, match="same adjacency"):
-        ProductGaussian(1.0, 1.0, (faint,), (1,), 2.0, "replace-one")
-    with pytest.raises(InvalidInput, match="at least one"):
-        ProductGaussian(1.0, 1.0, (), (), 2.0, "zero-out")
+    refuses("same adjacency", ProductGaussian, 1.0, 1.0, (faint,), (1,), 2.0, "replace-one")
+    refuses("at least one", ProductGaussian, 1.0, 1.0, (), (), 2.0, "zero-out")
 
 
 SCHEMES = [CyclicPoisson(4, 3, 0.3), RandomAllocation(4, 3), MinSeparationSampling(12, 3, 0.3)]
@@ -158,12 +157,9 @@ def test_calibrated_noise_meets_its_target_and_little_more(scheme):
 
 def test_what_only_public_patterns_have_is_refused():
     algorithm = with_encoder(CyclicPoisson(4, 3, 0.3))
-    with pytest.raises(UnsupportedMechanism, match="no mu"):
-        mfdl.calibrate(algorithm, mfdl.Privacy(adjacency="zero-out", **ASKED), mu=1.0)
+    unsupported("no mu", lambda: mfdl.calibrate(algorithm, mfdl.Privacy(adjacency="zero-out", **ASKED), mu=1.0))
     with pytest.raises(UnsupportedMechanism, match="leave out method"):
         mfdl.account(algorithm, mfdl.Privacy(adjacency="zero-out", method="monte-carlo", **ASKED), noise_std=1.0)
     for scheme in SCHEMES:
-        with pytest.raises(UnsupportedMechanism, match="no public patterns and no mu"):
-            scheme.patterns_of_record()
-    with pytest.raises(InvalidInput, match="rate"):
-        CyclicPoisson(4, 3, 1.0)
+        unsupported("no public patterns and no mu", scheme.patterns_of_record)
+    refuses("rate", CyclicPoisson, 4, 3, 1.0)

@@ -9,9 +9,9 @@ from dp_accounting.pld import common
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy import special, stats
 
-from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import PoissonGaussian, poisson_gaussian
 
@@ -325,12 +325,10 @@ def test_directions_differ_and_the_larger_counts():
 )
 def test_what_is_out_of_range_is_refused(given, match):
     fields = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 3, "adjacency": "zero-out"}
-    with pytest.raises(InvalidInput, match=match):
-        PoissonGaussian(**{**fields, **given})
+    refuses(match, PoissonGaussian, **{**fields, **given})
 
 
 def test_targets_out_of_range_are_refused():
     curve, target = PoissonGaussian(1.0, 0.1, 2, "zero-out"), {"epsilon": 1.0, "delta": 1e-5}
     for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"by": "moments"}):
-        with pytest.raises(InvalidInput, match=next(iter(wrong))):
-            curve.least_multiplier(**{**target, **wrong})
+        refuses(next(iter(wrong)), curve.least_multiplier, **{**target, **wrong})

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.sparse.linalg import aslinearoperator
 
 import mfdl
@@ -81,18 +82,14 @@ def test_losses_of_one_source_do_not_answer_for_another():
     )
     privacy = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=EveryStep(2))
     losses = mfdl.losses(first, privacy)
-    with pytest.raises(InvalidInput, match="trust must be left out"):
-        dataclasses.replace(losses, algorithm=second)
+    refuses("trust must be left out", dataclasses.replace, losses, algorithm=second)
 
 
 def test_factors_that_do_not_fit_are_refused():
     view = View(np.eye(3), np.eye(3))
-    with pytest.raises(InvalidInput, match=r"combinations must have 3 columns"):
-        View.processed(np.eye(2), view)
-    with pytest.raises(InvalidInput, match=r"factors of noise must fit each other"):
-        View(np.eye(2), [np.eye(2), sp.eye_array(3)])
-    with pytest.raises(InvalidInput, match="operator"):
-        View(np.eye(2), [np.eye(2), aslinearoperator(np.eye(2))])
+    refuses(r"combinations must have 3 columns", View.processed, np.eye(2), view)
+    refuses(r"factors of noise must fit each other", View, np.eye(2), [np.eye(2), sp.eye_array(3)])
+    refuses("operator", lambda: View(np.eye(2), [np.eye(2), aslinearoperator(np.eye(2))]))
     assert math.isclose(numbers(View([np.eye(3), np.eye(3)], [np.eye(3)]))[0], 3)
 
 
@@ -172,7 +169,6 @@ def test_ranks_that_do_not_fit_are_refused():
         ({"rank_tolerance": 0.1}, "rank_tolerance"),
         ({"noise": 1.0 * aslinearoperator(np.eye(2)), "rank": "numerical"}, "operator"),
     ):
-        with pytest.raises(InvalidInput, match=match):
-            View(np.eye(2), **{"noise": np.eye(2)} | arguments)
+        refuses(match, View, np.eye(2), **{"noise": np.eye(2)} | arguments)
     with pytest.raises(InvalidInput, match="workload"):
         mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), EveryStep(2), workload=np.eye(2), rank="numerical")

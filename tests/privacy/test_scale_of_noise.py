@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized
@@ -124,14 +125,12 @@ def test_arrays_whose_squares_leave_the_floats_are_refused(beyond):
         lambda: SpatioTemporalNoise(np.stack([C, C, C, C / beyond]), np.eye(4), everybody, 4),
         lambda: JointNoise(np.eye(16) / beyond, 4, 4),
     ):
-        with pytest.raises(InvalidInput, match="encoder must have a diagonal of at least 1e-60 and entries of at most"):
-            make()
+        refuses("encoder must have a diagonal of at least", make)
     for make in (
         lambda: StepNoise(np.eye(4) * beyond, sp.csr_array(everybody), 4, 4),
         lambda: SpatioTemporalNoise(C, np.eye(4) * beyond, everybody, 4),
     ):
-        with pytest.raises(InvalidInput, match="factor must hold finite numbers, 0 or of size 1e-60 to 1e\\+60"):
-            make()
+        refuses("factor must hold finite numbers, 0", make)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-150, 1.0, 1e150, 1e170])

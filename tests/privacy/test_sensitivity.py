@@ -11,8 +11,9 @@ from exact import inverse
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.factorization import square_root_encoder
 from mfdl.noise import LocalNoise
 from mfdl.participation import Single
@@ -240,8 +241,7 @@ def test_the_sensitivity_of_every_builder(name):
 @pytest.mark.parametrize("other", [Cyclic(1, 3), Cyclic(4, 3), Single(5), EveryStep(7)])
 def test_a_participation_of_another_length_is_refused(other):
     """Fewer steps would leave out steps that a record can join: an understated sensitivity."""
-    with pytest.raises(InvalidInput, match="participation must have the mechanism's 6 steps"):
-        worst_sensitivity(algorithms.dp_dsgd(DYN, Cyclic(2, 3)), LDP, other)
+    refuses("participation must have", lambda: worst_sensitivity(algorithms.dp_dsgd(DYN, Cyclic(2, 3)), LDP, other))
 
 
 def test_the_tolerance_covers_what_was_added():

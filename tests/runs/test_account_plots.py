@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from refusals import refuses
 
 import mfdl
 from mfdl.participation import EveryStep
@@ -156,5 +157,4 @@ class TestPairwise:
         assert loss.mu(record_shift=1.0, noise_std=0.0) == np.inf
 
     def test_jobs(self, algorithm):
-        with pytest.raises(mfdl.InvalidInput, match="jobs"):
-            pairwise_losses(algorithm, lambda v: PNDP([v]), jobs=0)
+        refuses("jobs", pairwise_losses, algorithm, lambda v: PNDP([v]), jobs=0)

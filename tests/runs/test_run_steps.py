@@ -4,13 +4,12 @@ import dataclasses
 import math
 
 import numpy as np
-import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
+from refusals import refuses
 
-from mfdl import InvalidInput
 from mfdl.runs import load_steps
 from mfdl.runs.run_steps import CONDITIONS, RunSteps, save_steps
 
@@ -67,8 +66,7 @@ def run_of(values, conditions=None):
 
 
 def test_arrays_of_other_shapes_are_refused():
-    with pytest.raises(InvalidInput, match=r"loss must have shape \(2, 3\) or \(2,\), got \(3, 2\)"):
-        run_of({"loss": np.ones((3, 2))})
+    refuses(r"loss must have shape \(2, 3\) or \(2,\), got", run_of, {"loss": np.ones((3, 2))})
 
 
 def test_a_file_of_which_a_byte_is_changed_is_refused(tmp_path):
@@ -76,8 +74,7 @@ def test_a_file_of_which_a_byte_is_changed_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InvalidInput, match="run the comparison or the sweep again"):
-        load_steps(path)
+    refuses("run the comparison or the sweep again", load_steps, path)
 
 
 def test_which_columns_a_run_has():

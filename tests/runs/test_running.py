@@ -8,9 +8,9 @@ import shutil
 import joblib
 import numpy as np
 import pytest
+from refusals import refuses
 
 import mfdl
-from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
@@ -128,8 +128,7 @@ def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
 
 
 def test_several_runs_are_no_cell():
-    with pytest.raises(mfdl.InvalidInput, match="one mechanism and one seed, got 1 mechanisms and 3 seeds"):
-        cell(seeds=3)
+    refuses("one mechanism and one seed, got 1 mechanisms", cell, seeds=3)
 
 
 def test_json_is_plain(finished):
@@ -200,8 +199,7 @@ def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_pa
     (part,) = running.batches(batch())
     job = running.CellJob(part, tuple(c.hash for c in part), (True,) * 4, (0, 0), tmp_path, (None,) * 4, None, strict)
     if strict:
-        with pytest.raises(RuntimeError, match="stop"):
-            running.work(job, progress=stop)
+        refuses("stop", running.work, job, progress=stop, error=RuntimeError)
     else:
         assert all("stop" in answer.failure["error"] for answer in running.work(job, progress=stop))
     assert len(starts) == 1
@@ -212,5 +210,4 @@ def test_the_steps_of_another_cell_are_not_taken(finished, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     store, (first, second) = Store.load(tmp_path / "copy"), grid()[:2]
     shutil.copyfile(store._steps_of(second.hash), store._steps_of(first.hash))
-    with pytest.raises(InvalidInput, match="steps of one run"):
-        store.steps(first)
+    refuses("steps of one run", store.steps, first)

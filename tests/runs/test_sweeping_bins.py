@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from refusals import refuses
 
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store, sweep
 from mfdl.runs.sweep_config import SweepConfig
@@ -69,11 +69,7 @@ def test_the_page_and_the_table_bear_that_there_is_no_mu(swept, capsys):
 
 def test_a_budget_that_secret_batches_cannot_have_is_refused_before_any_work():
     without = {name: value for name, value in ASKED.items() if name != "mu"}
-    with pytest.raises(InvalidInput, match="give --epsilon"):
-        SweepConfig(**without)
-    with pytest.raises(InvalidInput, match="mu"):
-        SweepConfig(**ASKED | {"mu": [0.8, -1.0]})
-    with pytest.raises(InvalidInput, match="one privacy target"):
-        SweepConfig(**ASKED, epsilon=[1.0])
-    with pytest.raises(InvalidInput, match="--unit user"):
-        SweepConfig(**ASKED, unit="user")
+    refuses("give --epsilon", SweepConfig, **without)
+    refuses("mu", SweepConfig, **ASKED | {"mu": [0.8, -1.0]})
+    refuses("one privacy target", SweepConfig, **ASKED, epsilon=[1.0])
+    refuses("--unit user", SweepConfig, **ASKED, unit="user")

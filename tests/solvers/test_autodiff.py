@@ -8,6 +8,7 @@ import torch
 from effort import examples
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
@@ -161,8 +162,7 @@ def test_a_stopped_run_says_so(problem, best, family):
     assert_valid(problem, stopped)
     assert stopped.lower_bound <= best.objective
     assert stopped.objective >= best.lower_bound
-    with pytest.raises(NotConverged, match="after 1 iterations"):
-        stopped.require_converged(1e-4)
+    refuses("after 1 iterations", stopped.require_converged, 1e-4, error=NotConverged)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,7 @@ def test_a_start_that_is_no_encoder_is_refused(problem, encoder, message):
     with pytest.raises(ProblemError, match=message):
         autodiff.solve(problem, Parametrisation(encoder, np.ones(3)), device="cpu")
     for make in (banded, toeplitz):
-        with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
-            make(4, 0)
+        refuses("bands must be an integer >= 1, got 0", make, 4, 0, error=ProblemError)
 
 
 def in_numpy(theta):

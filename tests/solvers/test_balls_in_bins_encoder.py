@@ -9,6 +9,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, lower_bound
 from mfdl_solvers.balls_in_bins_encoder import bin_gram, solve
@@ -112,8 +113,7 @@ def test_an_error_gram_of_low_rank_and_any_scale():
 
 
 def test_a_correlation_out_of_range_is_refused():
-    with pytest.raises(ProblemError, match=r"must lie in \[0, 1\], got 1.5"):
-        solve(problem(4, 2), 1.5)
+    refuses(r"must lie in \[0, 1\], got 1.5", lambda: solve(problem(4, 2), 1.5), error=ProblemError)
 
 
 def test_signs_are_no_way_around_the_bins():

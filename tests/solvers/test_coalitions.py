@@ -15,6 +15,7 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 import mfdl_solvers
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
@@ -418,8 +419,7 @@ def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, fact
     ],
 )
 def test_problems_that_are_refused(H, groups, options, message):
-    with pytest.raises(ProblemError, match=message):
-        CoalitionProblem(H, groups, **{"coalition_size": 0} | options)
+    refuses(message, CoalitionProblem, H, groups, **{"coalition_size": 0} | options, error=ProblemError)
 
 
 @pytest.mark.parametrize(

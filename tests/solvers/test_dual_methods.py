@@ -13,6 +13,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
@@ -297,9 +298,7 @@ def test_the_door_leads_here_and_takes_classes_of_two_too():
     here, other = singletons.solve(problem), solve(problem, start=np.eye(15))
     assert here.iterations == other.iterations
     assert_array_equal(here.gram, other.gram)
-    with pytest.raises(ProblemError, match="start must be finite"):
-        solve(problem, start=np.zeros((15, 15)))
+    refuses("start must be finite", solve, problem, start=np.zeros((15, 15)), error=ProblemError)
     two = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
-    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use mfdl_solvers\.solve"):
-        singletons.solve(two)
+    refuses("one index each, got 2 classes for 3 indices", singletons.solve, two, error=ProblemError)
     assert solve(two).status == "optimal"

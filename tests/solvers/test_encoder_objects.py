@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Inverse, PerColumn, Toeplitz
 from mfdl_solvers.encoders.toeplitz_encoder import convolved, inverse_series
@@ -68,8 +69,7 @@ def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed,
     assert_array_equal(stepper.state, before)  # the later one has its own
     N = np.linalg.inv(C)
     assert_allclose(rows, N @ Z, atol=1e-12 * (1 + np.abs(N).max()) * (1 + np.abs(C).max()))
-    with pytest.raises(ProblemError, match="no noise beyond"):
-        later.step(Z[0])
+    refuses("no noise beyond", later.step, Z[0], error=ProblemError)
 
 
 @examples(40)
@@ -213,8 +213,7 @@ def test_long_series_by_transforms_are_those_by_sums(width):
     ],
 )
 def test_what_is_no_encoder_is_refused(make, says):
-    with pytest.raises(ProblemError, match=says):
-        make()
+    refuses(says, make, error=ProblemError)
 
 
 def test_of_nothing_the_solution_is_nothing():

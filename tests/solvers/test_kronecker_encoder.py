@@ -11,6 +11,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl.noise.causal import MAX_JOINT_SIZE
 from mfdl.testing import encoders, optimal_loss_reference
@@ -143,8 +144,7 @@ def test_a_limit_of_rounds_is_said():
     solved = kronecker_encoder.solve(problem, max_rounds=1)
     assert solved.status == "stopped"
     assert solved.rounds == 1
-    with pytest.raises(NotConverged, match=r"stopped after .* above the optimum"):
-        solved.require_converged(1e-4)
+    refuses(r"stopped after .* above the optimum", solved.require_converged, 1e-4, error=NotConverged)
     settled = kronecker_encoder.solve(problem)
     assert settled.require_converged(1e-4) is settled
     assert settled.objective <= solved.objective
@@ -173,8 +173,7 @@ def test_a_limit_of_rounds_is_said():
 def test_refused_problems(change, message):
     valid = {"grams": np.array([np.eye(2)] * 2), "vectors": np.eye(2), "classes": np.arange(2)}
     ModeProblem(**valid)
-    with pytest.raises(ProblemError, match=re.escape(message)):
-        ModeProblem(**(valid | change))
+    refuses(re.escape(message), ModeProblem, **valid | change, error=ProblemError)
 
 
 def test_the_problem_keeps_its_own_arrays():
@@ -241,5 +240,4 @@ def test_florentine_dense():
     ],
 )
 def test_refused(gram, classes, num_nodes, message):
-    with pytest.raises(ProblemError, match=re.escape(message)):
-        kronecker_encoder.solve_dense(gram, classes, num_nodes)
+    refuses(re.escape(message), kronecker_encoder.solve_dense, gram, classes, num_nodes, error=ProblemError)

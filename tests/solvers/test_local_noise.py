@@ -12,6 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, solve
 from mfdl_solvers.local_noise import LeakWithoutNoise, LocalNoiseProblem, NoiseView
@@ -150,9 +151,7 @@ def test_what_has_no_solution_is_refused():
         LocalNoiseProblem(np.ones((1, 1, 1)), [NoiseView(V, 0 * a, np.ones(1))])
     with pytest.raises(ProblemError, match="positive definite"):
         LocalNoiseProblem(np.zeros((1, 1, 1)), [NoiseView(V[:1], a[:1], np.ones(1))])
-    with pytest.raises(ProblemError, match="budgets finite and > 0"):
-        NoiseView(V, a, np.zeros(1))
+    refuses("budgets finite and > 0", NoiseView, V, a, np.zeros(1), error=ProblemError)
     eye = np.eye(150)
     large = LocalNoiseProblem(eye[None], [NoiseView(eye[:, None], eye, np.ones(150))])
-    with pytest.raises(ProblemError, match="11,325 unknown entries"):
-        solve_local_noise(large)
+    refuses("11,325 unknown entries", solve_local_noise, large, error=ProblemError)

@@ -9,6 +9,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 from mfdl.factorization import square_root_encoder
 from mfdl.testing.oracles.sensitivity_oracle import optimal_value
@@ -111,8 +112,7 @@ def test_any_scale(scale):
     ],
 )
 def test_arrays_that_are_no_problem(grams, message):
-    with pytest.raises(ProblemError, match=message):
-        MaximumProblem(grams, np.arange(2))
+    refuses(message, MaximumProblem, grams, np.arange(2), error=ProblemError)
 
 
 def test_no_error_of_a_singular_gram():

@@ -19,6 +19,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl.testing import encoders
 from mfdl_solvers import ModeProblem, NotConverged, ProblemError, Stopping, kronecker_encoder, per_mode_encoder, solve
@@ -78,13 +79,7 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
 
 @pytest.mark.parametrize(
     ("graph", "num_steps", "period"),
-    [
-        ("ring:n=4", 4, 2),
-        ("ring:n=5", 4, 2),
-        ("ring:n=6", 4, 4),
-        ("complete:n=4", 6, 3),
-        ("hypercube:dim=3", 4, 2),
-    ],
+    [("ring:n=4", 4, 2), ("ring:n=5", 4, 2), ("ring:n=6", 4, 4), ("complete:n=4", 6, 3), ("hypercube:dim=3", 4, 2)],
 )
 def test_exact_where_every_node_looks_alike(graph, num_steps, period):
     problem = graph_problem(graph, num_steps, period)
@@ -123,8 +118,7 @@ def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=4", 6, 3)
     solved = per_mode_encoder.solve(problem, max_rounds=1)
     assert solved.status == "stopped"
-    with pytest.raises(NotConverged, match=r"stopped after .* above the optimum"):
-        solved.require_converged(1e-4)
+    refuses(r"stopped after .* above the optimum", solved.require_converged, 1e-4, error=NotConverged)
     assert solved.objective >= solved.lower_bound
 
 
@@ -192,5 +186,4 @@ def test_refused_options(solver, options, message):
 
     if "start" in options:
         options = {"start": kronecker_encoder.solve(one_mode(options["start"]))}
-    with pytest.raises(ProblemError, match=message):
-        solver.solve(one_mode(2), **options)
+    refuses(message, lambda: solver.solve(one_mode(2), **options), error=ProblemError)

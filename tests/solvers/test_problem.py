@@ -8,6 +8,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 from mfdl.testing import (
     brute_force_sensitivity,
@@ -132,8 +133,7 @@ def test_root_is_a_root(problem):
     ],
 )
 def test_bad_problems_are_refused(H, classes, message):
-    with pytest.raises(ProblemError, match=message):
-        FactorizationProblem(np.array(H), np.array(classes))
+    refuses(message, FactorizationProblem, np.array(H), np.array(classes), error=ProblemError)
 
 
 # Factorization
@@ -150,8 +150,7 @@ def test_gap_is_relative_and_infinite_without_a_bound():
     assert not Stopping(0.19).reached(1.2, 1.0)
     assert Stopping(0.42).share(0.5).reached(1.2, 1.0)
     for tolerance in (0.0, -1.0, np.nan):
-        with pytest.raises(ProblemError, match="tolerance must be > 0"):
-            Stopping(tolerance)
+        refuses("tolerance must be > 0", Stopping, tolerance, error=ProblemError)
 
 
 def test_stopped_raises_with_the_way_out_and_the_factorization():
@@ -174,8 +173,7 @@ def test_the_loss_is_that_of_a_gram_of_the_size_of_the_problem():
     problem = FactorizationProblem(np.eye(3), np.zeros(3, dtype=int))
     assert problem.objective(np.eye(3)) == 9.0
     for wrong in (np.eye(2), np.ones(3), np.ones((3, 1))):
-        with pytest.raises(ProblemError, match=r"gram must be X = C\^T C of shape \(3, 3\)"):
-            problem.objective(wrong)
+        refuses(r"gram must be X = C\^T C of shape \(3, 3\)", problem.objective, wrong, error=ProblemError)
 
 
 def unit_gram(problem, C):

@@ -11,8 +11,8 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
-from mfdl.errors import InvalidInput
 from mfdl.testing import strategies
 from mfdl.testing.oracles import (
     Reaction,
@@ -240,8 +240,7 @@ def test_what_never_reaches_the_attacker_is_not_seen():
 )
 def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
     case = {"weights": PATH, "attacker": 2, "victim": 0, "reactions": {}} | changed
-    with pytest.raises(InvalidInput, match=message):
-        adaptive_total_variation(case.pop("weights"), **case)
+    refuses(message, lambda: adaptive_total_variation(case.pop("weights"), **case))
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------
@@ -282,8 +281,7 @@ def test_a_budget_of_almost_nothing_has_a_mu_of_almost_nothing():
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, math.nan])
 def test_bisection_refuses_what_it_would_never_reach(delta):
     for convert in (exact_epsilon, exact_mu):
-        with pytest.raises(InvalidInput, match="delta must be a number strictly between 0 and 1"):
-            convert(1.0, delta)
+        refuses("delta must be a number strictly between 0", convert, 1.0, delta)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1.0, 1.0), (5.0, 0.01), (0.1, 0.3)])

@@ -13,9 +13,10 @@ from effort import examples
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses
 
 import mfdl
-from mfdl import Cyclic, Dynamics, InvalidInput, gossip
+from mfdl import Cyclic, Dynamics, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
 from mfdl.privacy import sensitivity_by_victim
@@ -56,9 +57,7 @@ from mfdl.testing import (
     view_cases,
     views,
 )
-from mfdl.testing import (
-    strategies as drawn,
-)
+from mfdl.testing import strategies as drawn
 
 TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_text(encoding="utf-8")
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
@@ -97,11 +96,7 @@ def test_the_page_has_a_row_for_every_strategy():
         (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
         (views(["rank-deficient"]), lambda v: v.dense_gradients().any(), "A = [[1], [0]], B = [[1], [0]]"),
         (views(["leaking"]), lambda v: v.dense_noise().any(), "A = [[0], [1]], B = [[1], [0]]"),
-        (
-            views(["regular"], max_nodes=3),
-            lambda v: v.axis.num_nodes == 3,
-            "A = [[0, 0, 0]] of 3 nodes, B = [[1]]",
-        ),
+        (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
         (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
         (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
         (
@@ -426,10 +421,7 @@ REFUSED = [
     (participations(schemes=[]), "schemes must be some of single, cyclic"),
     (participations(schemes=OVERLAPPING, disjoint=True), "schemes must be some of single, cyclic"),
     (views(["square"]), r"kinds must be some of regular, .*, got \('square',\)"),
-    (
-        views(["rank-deficient"], max_rows=1),
-        "max_rows must be an integer >= 2 for rank-deficient views, got 1",
-    ),
+    (views(["rank-deficient"], max_rows=1), "max_rows must be an integer >= 2 for rank-deficient views, got 1"),
     (factorizations(kinds=["best"]), "kinds must be some of given, optimal"),
     (gossip_matrices(kinds=["lazy"]), "kinds must be some of symmetric"),
     (gossip_matrices(max_nodes=1, kinds=["singular"]), "'singular' needs max_nodes >= 2"),
@@ -444,5 +436,4 @@ REFUSED = [
 
 @pytest.mark.parametrize(("strategy", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_what_cannot_be_drawn_is_refused(strategy, message):
-    with pytest.raises(InvalidInput, match=message):
-        smallest(strategy)
+    refuses(message, smallest, strategy)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
-from mfdl import InvalidInput, data, partition, tasks
+from mfdl import data, partition, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 NAMES = ("libsvm/a9a", "libsvm/a9a.t")
@@ -79,10 +80,8 @@ def test_the_files_are_read(home):
 
 def test_a_file_of_another_format_is_refused(home, put):
     put("libsvm/a9a", b"+1 1:1 x\n")
-    with pytest.raises(InvalidInput, match="is not in LIBSVM's format"):
-        tasks.a9a(3, home)
-    with pytest.raises(InvalidInput, match="unknown part of a9a 'tests'; did you mean 'test'"):
-        data.a9a("tests", home)
+    refuses("is not in LIBSVM's format", tasks.a9a, 3, home)
+    refuses("unknown part of a9a 'tests'; did you mean", data.a9a, "tests", home)
 
 
 def test_the_task(home):
@@ -133,8 +132,7 @@ def test_the_pool_is_split_once(home):
     np.testing.assert_array_equal(np.array(sorted(map(tuple, got))), np.array(sorted(map(tuple, pool))))
     assert not np.array_equal(got, pool)
     np.testing.assert_array_equal(tasks.load("a9a", 5, home, split="pool").test_features, task.test_features)
-    with pytest.raises(InvalidInput, match="unknown a9a split 'libsvn'; did you mean 'libsvm'"):
-        tasks.load("a9a", 4, home, split="libsvn")
+    refuses("unknown a9a split 'libsvn'; did you mean", tasks.load, "a9a", 4, home, split="libsvn")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from archives import edited
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from small_tasks import regression
 
 import mfdl
@@ -75,8 +76,7 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
             return real(*args)
 
         monkeypatch.setattr(files.os, name, crash)
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 1 if same_step else 2, 0.2)
+    refuses(".", save, tmp_path, 1 if same_step else 2, 0.2, error=KeyboardInterrupt)
     monkeypatch.undo()
     loaded = checkpoint.load(tmp_path)
     assert loaded.step == 1
@@ -98,8 +98,7 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
 def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, message):
     save(tmp_path, 1, 0.1)
     edited(tmp_path / checkpoint.FILE, lambda header, _: header["content"].update(content))
-    with pytest.raises(InvalidInput, match=message):
-        checkpoint.load(tmp_path)
+    refuses(message, checkpoint.load, tmp_path)
 
 
 @pytest.fixture
@@ -134,8 +133,7 @@ def test_what_reads_a_folder_or_is_refused_there_removes_nothing(killed_run):
     assert len(litter) > len(current)
     checkpoint.load(folder)
     next(fed(ReplayConfig(**run)))
-    with pytest.raises(InvalidInput, match="the checkpoint's task_hash is"):
-        replay(**run | {"task": regression(9)})
+    refuses("the checkpoint's task_hash is", lambda: replay(**run | {"task": regression(9)}))
     with files.held_alone(folder), pytest.raises(InvalidInput, match="is in use by another run"):
         replay(**run)
     assert sorted(folder.iterdir()) == litter
@@ -161,14 +159,12 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_refused(tmp_path):
     ],
 )
 def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, changed, message):
-    with pytest.raises(InvalidInput, match=message):
-        checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed)
+    refuses(message, lambda: checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed))
     for wrong, why in (
         ({"models": {"a": [1.0]}}, r"models must map names to tensors, got 'a': list"),
         ({"step": -1}, "step must be an integer >= 0, got -1"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            checkpoint.save(tmp_path / "run", **({"step": 0, "models": {}, "metadata": {}} | wrong))
+        refuses(why, checkpoint.save, tmp_path / "run", **{"step": 0, "models": {}, "metadata": {}} | wrong)
     assert not (tmp_path / "run").exists()
 
 
@@ -185,8 +181,7 @@ def test_require_match_names_the_field_that_differs():
         (METADATA, {"key_id": KEY}, "key_id holds a NoiseKey"),
         ({"seeded": True}, {"seeded": 1}, "checkpoint's seeded is True, expected 1"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            checkpoint.require_match(metadata, **expected)
+        refuses(why, checkpoint.require_match, metadata, **expected)
 
 
 JSON = st.recursive(

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from refusals import refuses
 from small_tasks import slow_sums, some_models
 from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
-from mfdl import InvalidInput, data, files, tasks
+from mfdl import data, files, tasks
 from mfdl.commands import main
 from mfdl.data import library_files
 from mfdl.errors import MissingExtra
@@ -78,19 +79,16 @@ def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(
 @pytest.mark.parametrize("error", [ConnectionError("no route\nto the host"), ValueError("another version")])
 def test_a_failed_download_leaves_nothing_and_names_the_way_out(flower, tmp_path, error):
     flower.insert(0, error)
-    with pytest.raises(InvalidInput, match=f"could not fetch femnist.*{str(error).splitlines()[0]}.*put the Parquet"):
-        data.femnist(1, tmp_path)
+    refuses(f"could not fetch femnist.*{str(error).splitlines()[0]}.*put the Parquet", data.femnist, 1, tmp_path)
     assert not list((tmp_path / "femnist").iterdir())
 
 
 def test_without_flower_datasets_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'mfdl\[femnist\]', or put the Parquet file .* at .*train"):
-        tasks.load("femnist", 2, tmp_path)
+    refuses(r"pip install 'mfdl\[femnist\]', or put", tasks.load, "femnist", 2, tmp_path, error=MissingExtra)
     put_femnist(tmp_path, num_writers=1)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"reading .*train.parquet needs pyarrow.*'mfdl\[tables\]'"):
-        data.femnist(1, tmp_path)
+    refuses("reading .*train.parquet needs", data.femnist, 1, tmp_path, error=MissingExtra)
 
 
 @pytest.mark.peer
@@ -134,15 +132,13 @@ IMAGES, CHARACTERS, NAMES = digits_of_writers(3, 4)
 def test_other_files_are_refused(tmp_path, table, message):
     (tmp_path / "femnist").mkdir()
     pq.write_table(table, tmp_path / "femnist" / "train.parquet")
-    with pytest.raises(InvalidInput, match=message):
-        data.femnist(3, tmp_path)
+    refuses(message, data.femnist, 3, tmp_path)
 
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path):
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "train.parquet").write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match="cannot be read as FEMNIST"):
-        data.femnist(1, tmp_path)
+    refuses("cannot be read as FEMNIST", data.femnist, 1, tmp_path)
 
 
 def test_each_node_holds_its_writers_and_a_fifth_of_each_is_held_back(tmp_path):
@@ -164,8 +160,7 @@ def test_each_node_holds_its_writers_and_a_fifth_of_each_is_held_back(tmp_path):
     np.testing.assert_array_equal(task.targets, characters[train])
     np.testing.assert_array_equal(task.test_targets, characters[test])
     assert tasks.femnist(1, tmp_path).name == "femnist"
-    with pytest.raises(InvalidInput, match="of 12 writers, and 40 are needed"):
-        tasks.femnist(4, tmp_path)
+    refuses("of 12 writers, and 40 are needed", tasks.femnist, 4, tmp_path)
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, 1e3])

@@ -16,8 +16,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from mnist_files import idx, register_mnist
+from refusals import refuses
 
-from mfdl import InvalidInput, data, tasks
+from mfdl import data, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 
@@ -54,8 +55,7 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
 )
 def test_files_that_are_not_idx(tmp_path, content, message):
     (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(InvalidInput, match=message):
-        data.registered_files.read_idx(tmp_path / "file.gz")
+    refuses(message, data.registered_files.read_idx, tmp_path / "file.gz")
 
 
 # A small MNIST
@@ -99,8 +99,7 @@ def test_the_test_images_alone_are_split_and_named(small, present):
     np.testing.assert_array_equal(tasks.mnist(5, home).features, task.features)  # one split for all
     assert tasks.load("mnist-mlp", 3, home).name == "mnist-10k-mlp"
     assert tasks.mnist(3, home, source="10k").content_hash == task.content_hash
-    with pytest.raises(InvalidInput, match="could not fetch mnist/train"):
-        tasks.mnist(3, home, source="full")
+    refuses("could not fetch mnist/train", tasks.mnist, 3, home, source="full")
 
 
 def test_the_ten_thousand_can_be_asked_for_where_all_are_there(small):
@@ -111,8 +110,7 @@ def test_the_ten_thousand_can_be_asked_for_where_all_are_there(small):
 
 @pytest.mark.parametrize("present", [(), TEST[:1], TRAIN])
 def test_without_the_test_images_the_full_set_is_fetched(small, present):
-    with pytest.raises(InvalidInput, match=r"could not fetch mnist/.*MFDL_DATA or --data-home"):
-        tasks.mnist(3, small(*present))
+    refuses("could not fetch mnist/.*MFDL_DATA", lambda: tasks.mnist(3, small(*present)))
 
 
 def test_a_fraction_of_the_train_records(small):
@@ -181,8 +179,7 @@ def test_models(small, model, dimension):
     ],
 )
 def test_parameters_that_cannot_be_used(small, changes, message):
-    with pytest.raises(InvalidInput, match=message):
-        tasks.mnist(3, small(*TRAIN, *TEST), **changes)
+    refuses(message, lambda: tasks.mnist(3, small(*TRAIN, *TEST), **changes))
 
 
 def test_images_and_labels_must_fit(small, monkeypatch):
@@ -191,10 +188,8 @@ def test_images_and_labels_must_fit(small, monkeypatch):
     file = dataclasses.replace(data.registered_files.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
     monkeypatch.setitem(data.registered_files.REGISTRY, TEST[1], file)
     (home / TEST[1]).write_bytes(content)
-    with pytest.raises(InvalidInput, match=r"got shapes \(30, 28, 28\) and \(29,\)"):
-        data.mnist("test", home)
-    with pytest.raises(InvalidInput, match="unknown part of MNIST 'tset'; did you mean 'test'"):
-        data.mnist("tset", home)
+    refuses(r"got shapes \(30, 28, 28\) and \(29,\)", data.mnist, "test", home)
+    refuses("unknown part of MNIST 'tset'; did you mean", data.mnist, "tset", home)
 
 
 # The real images

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noises import philox_key
 from numpy.testing import assert_array_equal
+from refusals import refuses
 
-from mfdl.errors import InvalidInput
 from mfdl.training import philox
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block
 
@@ -150,14 +150,12 @@ def test_the_secret_is_not_shown():
     assert repr(secret) not in printed
     assert key.key_id not in secret.hex()
     assert not hasattr(key, "__dict__")
-    with pytest.raises(TypeError):
-        json.dumps(key)
+    refuses(".", json.dumps, key, error=TypeError)
 
 
 def test_keys_are_immutable_hashable_and_go_to_worker_processes():
     for name in ("seeded", "_secret", "other"):
-        with pytest.raises(AttributeError, match="immutable"):
-            setattr(KEY, name, False)
+        refuses("immutable", setattr, KEY, name, False, error=AttributeError)
     with pytest.raises(AttributeError, match="immutable"):
         del KEY.seeded
     copy = pickle.loads(pickle.dumps(KEY))
@@ -194,8 +192,7 @@ def test_keys_are_immutable_hashable_and_go_to_worker_processes():
     ],
 )
 def test_refusals(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 WORDS = st.integers(0, 2**64 - 1)

@@ -10,9 +10,10 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from small_tasks import classes
 
-from mfdl import InvalidInput, partition, tasks
+from mfdl import partition, tasks
 from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 
 torch.set_num_threads(1)  # workers of the test run share the cores
@@ -166,16 +167,14 @@ def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
 def test_batch_sizes_without_a_seed_are_for_partitions_that_do_not_draw_them():
     drawn = classes(partition="dirichlet:alpha=1,min_records=3")
     assert drawn.batch_sizes_depend_on_seed
-    with pytest.raises(InvalidInput, match=r"partition 'dirichlet:alpha=1,min_records=3' depend on the seed.*give it"):
-        drawn.public_batch_sizes(2)
+    refuses("partition 'dirichlet:alpha=1,min_records=3", drawn.public_batch_sizes, 2)
     assert len({tuple(drawn.public_batch_sizes(1, seed)) for seed in range(5)}) > 1
     for task in (classes(num_records=61), classes(partition=Fixed(np.repeat(np.arange(4), [3, 7, 20, 30])))):
         assert not task.batch_sizes_depend_on_seed
         for seed in range(5):
             np.testing.assert_array_equal(task.public_batch_sizes(3), task.public_batch_sizes(3, seed))
             np.testing.assert_array_equal(task.public_batch_sizes(3), task.instance(seed, 3).public_batch_sizes)
-    with pytest.raises(InvalidInput, match="seed must be an integer >= 0, got -1"):
-        drawn.public_batch_sizes(2, -1)
+    refuses("seed must be an integer >= 0, got -1", drawn.public_batch_sizes, 2, -1)
 
 
 @pytest.mark.parametrize("partition", [Uniform(), Dirichlet(0.5, min_records=4)])
@@ -267,8 +266,7 @@ def four(*changed):
 def test_a_partition_of_a_user_that_breaks_the_law_is_refused(partition, message):
     task = classes(partition=partition)
     for use in (lambda: task.owners(0), lambda: task.public_batch_sizes(2), lambda: task.instance(0, 2)):
-        with pytest.raises(InvalidInput, match=f"partition 'given' .*{message}"):
-            use()
+        refuses(f"partition 'given' .*{message}", use)
 
 
 @given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
@@ -286,8 +284,7 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
     changed[node][place] = data.draw(st.integers(0, 11).filter(lambda row: row != parts[node][place]))
     wrong = classes(num_records=12, partition=Given(*changed))
     for use in (lambda: wrong.owners(0), lambda: wrong.instance(0, 1)):
-        with pytest.raises(InvalidInput, match="exactly one node"):
-            use()
+        refuses("exactly one node", use)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +315,7 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
     ],
 )
 def test_partitions_that_cannot_be_used(build, message):
-    with pytest.raises(InvalidInput, match=message):
-        build()
+    refuses(message, build)
 
 
 @pytest.mark.parametrize(
@@ -360,8 +356,7 @@ def test_the_text_of_a_partition_names_it(alpha, min_records):
     ],
 )
 def test_texts_that_name_no_partition(text, message):
-    with pytest.raises(InvalidInput, match=message):
-        partition.parse(text)
+    refuses(message, partition.parse, text)
 
 
 def test_the_tasks_of_the_library_take_a_partition():

@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 
 import mfdl
-from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, algorithms, gossip, trust
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.training.tasks import Preconditioner
@@ -98,8 +99,7 @@ def test_no_sensitivity_changes_and_the_task_says_what_was_done():
 def test_a_preconditioner_of_train_records_is_refused_or_stated():
     preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
     other = Preconditioner.of_public_features(TASK.test_features, public="test records")
-    with pytest.raises(InvalidInput, match="5 of the 5 records behind this preconditioner are train records"):
-        TASK.preconditioned(preconditioner)
+    refuses("5 of the 5 records behind this", TASK.preconditioned, preconditioner)
     assert TASK.preconditioned(other).from_records == ""
     preconditioned = TASK.preconditioned(preconditioner, from_records="five consenting participants")
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
@@ -141,8 +141,7 @@ def test_texts_and_files(tmp_path):
     ],
 )
 def test_refusals(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 def test_a_comparison_of_preconditioned_features(tmp_path):
@@ -159,15 +158,13 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     none = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0), noise_std=0.0)
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
-    with pytest.raises(InvalidInput, match="did you mean 'power'"):
-        run_comparison(Experiment(**options, precondition="powr:0.5"), tmp_path / "wrong")
+    refuses("did you mean", lambda: run_comparison(Experiment(**options, precondition="powr:0.5"), tmp_path / "wrong"))
 
 
 def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
     preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
     mapped = TASK.preconditioned("power:0.25")
-    with pytest.raises(InvalidInput, match="5 of the 5 records"):
-        mapped.preconditioned(preconditioner)
+    refuses("5 of the 5 records", mapped.preconditioned, preconditioner)
     by_hand = Preconditioner(1 / TASK.features.std(axis=0), source="standard deviations")
     preconditioned = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
     assert preconditioned.from_records == "preconditioner of train records (standard deviations of train records)"

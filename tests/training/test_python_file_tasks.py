@@ -4,8 +4,9 @@ import sys
 
 import networkx as nx
 import pytest
+from refusals import refuses
 
-from mfdl import InvalidInput, graphs, tasks
+from mfdl import graphs, tasks
 
 CODE = """
 from __future__ import annotations
@@ -119,8 +120,7 @@ def test_parameters_in_python_and_the_number_of_nodes_alone(folder):
 def test_what_makes_no_task_is_refused(folder, text, message):
     (folder / "broken.py").write_text("x = 1\ndef make_task(:\n")
     (folder / "empty.py").write_text("")
-    with pytest.raises(InvalidInput, match=message):
-        tasks.load(text, "ring:n=4")
+    refuses(message, tasks.load, text, "ring:n=4")
 
 
 def test_other_processes_get_the_functions_by_their_code(folder):

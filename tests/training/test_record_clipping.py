@@ -11,13 +11,14 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import unsupported
 from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mfdl
-from mfdl import PrivateNode, UnsupportedMechanism
+from mfdl import PrivateNode
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
@@ -429,8 +430,7 @@ def test_a_module_that_changes_its_ways_is_refused(factored, later):
 
     instance = regression(build=linears(forward)).instance(0, 2)
     message = "Computes uses the weights first.weight, second.weight otherwise than before"
-    with pytest.raises(UnsupportedMechanism, match=message):
-        many_steps(instance)
+    unsupported(message, many_steps, instance)
 
 
 def many_steps(instance):

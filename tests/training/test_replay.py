@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses, unsupported
 from small_tasks import classes, regression
 
-from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
@@ -312,15 +313,12 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
     begun(stop_after=3, **options)
     shutil.copytree(tmp_path / "seed-0", tmp_path / "seed-1")
     for other, field in OTHERS:
-        with pytest.raises(InvalidInput, match=f"the checkpoint's {field} is"):
-            begun(**(options | other))
+        refuses(f"the checkpoint's {field} is", begun, **options | other)
         assert checkpoint.load(tmp_path / "seed-0").step == 3  # left as it was
     monkeypatch.setattr(PhiloxColumns, "name", "another/1")
-    with pytest.raises(InvalidInput, match=r"the checkpoint's generator is '.*', expected 'another/1'"):
-        begun(**options)
+    refuses("the checkpoint's generator is '.*', expected", begun, **options)
     checkpoint.save(tmp_path / "seed-0", step=1, models={"state": torch.zeros(2)}, metadata={})
-    with pytest.raises(InvalidInput, match="has no field"):
-        begun(**options)
+    refuses("has no field", begun, **options)
     key = NoiseKey.from_entropy()  # of both runs, as is the split: only the seed tells them apart
     train(mechanism(), TASK, seeds=[0], key=key, stop_after=3, checkpoint_folder=tmp_path / "own")
     (tmp_path / "own" / "seed-0").rename(tmp_path / "own" / "seed-1")
@@ -443,8 +441,7 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
 def test_other_participation_than_the_executor_implements_is_refused(participation):
     algorithm = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
     calibrated = calibrate(algorithm, Privacy(clip_norm=1.0, **LDP), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="the executor feeds each record to the same step of every epoch"):
-        train(calibrated, TASK, seeds=[0])
+    unsupported("the executor feeds each record", train, calibrated, TASK, seeds=[0])
 
 
 @pytest.mark.parametrize("device", ["abacus", "meta", "cuda"])
@@ -485,8 +482,7 @@ def test_a_secret_given_for_a_key_is_not_shown():
 def test_bad_arguments_are_refused(arguments, message, tmp_path):
     arguments = {"calibrated": mechanism(), "task": TASK, "seeds": [0]} | arguments
     calibrated, task = arguments.pop("calibrated"), arguments.pop("task")
-    with pytest.raises(InvalidInput, match=message):
-        train(calibrated, task, checkpoint_folder=tmp_path / "new", **arguments)
+    refuses(message, train, calibrated, task, checkpoint_folder=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from archives import parsed
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refuses
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import Cyclic, InvalidInput, Mechanism, NoiseKey, Privacy, Run, algorithms, calibrate, gossip, replay, trust
+from mfdl import Cyclic, Mechanism, NoiseKey, Privacy, Run, algorithms, calibrate, gossip, replay, trust
 from mfdl.dynamics import Dynamics
 from mfdl.privacy.guarantee import STATED
 from mfdl.training.run import final_steps
@@ -102,8 +103,7 @@ def test_the_mechanism_of_a_run_is_accounted_anew_or_says_that_it_was_not(tmp_pa
     run.save(tmp_path / "run")
     assert STATED in repr(Run.load(tmp_path / "run"))
     assert STATED not in repr(Run.load(tmp_path / "run", trust=masked))
-    with pytest.raises(InvalidInput, match="another trust model"):
-        Run.load(tmp_path / "run", trust=trust.LDP())
+    refuses("another trust model", lambda: Run.load(tmp_path / "run", trust=trust.LDP()))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,7 @@ def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change, messa
     run = replay(mechanism(), regression(), seeds=[0])
     seeds = (dataclasses.replace(run.seeds[0], **change),)
     dataclasses.replace(run, seeds=seeds).save(tmp_path / "run")
-    with pytest.raises(InvalidInput, match=message):
-        Run.load(tmp_path / "run")
+    refuses(message, Run.load, tmp_path / "run")
 
 
 def test_a_changed_bit_in_any_number_is_found(tmp_path):
@@ -132,14 +131,12 @@ def test_a_changed_bit_in_any_number_is_found(tmp_path):
     first = 8 + int.from_bytes(data[:8], "little")  # of the numbers, behind the header
     for place in np.random.default_rng(0).integers(first, len(data), 30):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(InvalidInput, match="damaged or was edited"):
-            Run.load(path)
+        refuses("damaged or was edited", Run.load, path)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     mechanism().save(tmp_path / "m")
-    with pytest.raises(InvalidInput, match=r"holds a mechanism, not a run; read it with Mechanism\.load"):
-        Run.load(tmp_path / "m")
+    refuses("holds a mechanism, not a run; read", Run.load, tmp_path / "m")
 
 
 NODES, STAR, TASK = 4, gossip.uniform("star:n=4"), regression(30)

@@ -10,10 +10,10 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy import stats
 
-import mfdl
-from mfdl import InvalidInput, partition, tasks
+from mfdl import partition, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 
@@ -194,10 +194,8 @@ def test_a_node_holds_its_own_record_in_every_seed(name):
         np.testing.assert_array_equal(instance.record_index.flatten(), np.arange(6))
         np.testing.assert_array_equal(instance.public_batch_sizes, np.ones(6))
     np.testing.assert_array_equal(task.public_batch_sizes(1), np.ones(6))
-    with pytest.raises(InvalidInput, match=r"at least period=2 records .* use period <= 1"):
-        task.instance(0, 2)
-    with pytest.raises(InvalidInput, match=f"task {name}: unknown parameter 'partition'"):
-        tasks.load(name, 6, partition="uniform")
+    refuses(r"at least period=2 records .* use period <= 1", task.instance, 0, 2)
+    refuses(f"task {name}: unknown parameter 'partition'", tasks.load, name, 6, partition="uniform")
 
 
 def test_starts():
@@ -239,8 +237,7 @@ def test_starts():
     ],
 )
 def test_problems_that_cannot_be_used(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
+    refuses(message, make)
 
 
 def whole(task):
@@ -286,5 +283,4 @@ def test_records_are_drawn_once_for_all_runs_and_clipped():
 
 @pytest.mark.parametrize("given", ["dimension=0", "train_records=0", "decay=-1", "margin=-1", "clip=0", "data_seed=-1"])
 def test_refusals(given):
-    with pytest.raises(mfdl.InvalidInput, match=given.split("=")[0]):
-        tasks.load(f"logistic:{given}", 3)
+    refuses(given.split("=")[0], tasks.load, f"logistic:{given}", 3)

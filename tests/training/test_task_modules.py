@@ -9,12 +9,13 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses, unsupported
 from small_tasks import mlp, regression
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, tasks
+from mfdl import tasks
 
 torch.set_num_threads(1)
 
@@ -53,26 +54,16 @@ def batch_norm_in_training(layer, *rest):
         (batch_norm_in_training(nn.Dropout(0.5)), r"layer '1' \(Dropout\) draws at random in training mode"),
         (batch_norm_in_training(nn.AlphaDropout(0.1)), r"\(AlphaDropout\) draws at random"),
         (batch_norm_in_training(nn.RReLU()), r"\(RReLU\) draws at random"),
-        (
-            batch_norm_in_training(nn.MultiheadAttention(4, 1, dropout=0.1)),
-            r"\(MultiheadAttention\) draws at random",
-        ),
-        (
-            lambda: Wrapped(lambda _, x: x - x.mean(0)),
-            "Wrapped mixes the records of a batch: the output of one",
-        ),
+        (batch_norm_in_training(nn.MultiheadAttention(4, 1, dropout=0.1)), r"\(MultiheadAttention\) draws at random"),
+        (lambda: Wrapped(lambda _, x: x - x.mean(0)), "Wrapped mixes the records of a batch: the output of one"),
         (lambda: Wrapped(lambda _, x: x + 0.001 * x.sum()), "mixes the records"),
         (lambda: Wrapped(lambda _, x: x + torch.rand(1)), "gives two outputs for the same records"),
         (lambda: Wrapped(counting), "buffer 'count' of Wrapped changes in the forward pass"),
-        (
-            lambda: Wrapped(lambda _, x: x if x.sum().item() > 0 else -x),
-            "cannot take per-record gradients|mixes",
-        ),
+        (lambda: Wrapped(lambda _, x: x if x.sum().item() > 0 else -x), "cannot take per-record gradients|mixes"),
     ],
 )
 def test_modules_that_cannot_be_clipped_per_record(build, message):
-    with pytest.raises(UnsupportedMechanism, match=message):
-        regression(build=build)
+    unsupported(message, regression, build=build)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +88,7 @@ def test_modules_that_can(build):
     [
         ({"build": lambda: 3}, "build_module must return a torch.nn.Module, got int"),
         ({"build": nn.Identity}, "Identity without a trainable parameter"),
-        (
-            {"build": functools.partial(mlp, inputs=2)},
-            r"Sequential fails on a batch of 4 records of shape \(3,\)",
-        ),
+        ({"build": functools.partial(mlp, inputs=2)}, r"Sequential fails on a batch of 4 records of shape \(3,\)"),
         (
             {"build": lambda: Wrapped(lambda _, x: (x, x))},
             "must return one tensor with one row per record .* got tuple",
@@ -115,14 +103,12 @@ def test_modules_that_can(build):
     ],
 )
 def test_modules_and_losses_that_do_not_fit(changes, message):
-    with pytest.raises(InvalidInput, match=message):
-        regression(**changes)
+    refuses(message, regression, **changes)
 
 
 def test_a_refused_random_module_leaves_the_global_generator_alone():
     state = torch.get_rng_state()
-    with pytest.raises(UnsupportedMechanism):
-        regression(build=lambda: Wrapped(lambda _, x: x + torch.rand(1)))
+    unsupported(".", regression, build=lambda: Wrapped(lambda _, x: x + torch.rand(1)))
     assert torch.equal(torch.get_rng_state(), state)
 
 

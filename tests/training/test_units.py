@@ -12,10 +12,11 @@ from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from refusals import refuses, unsupported
 from small_tasks import regression, slow_means, some_models
 from torch import nn
 
-from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, replay, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, gossip, replay, trust
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
 from mfdl.privacy.gaussian import record_shift
@@ -274,8 +275,7 @@ def test_record_level_refuses_another_period_than_its_own():
         assert replay(calibrated, task, seeds=[0], period=period).seeds[0].finished_steps == 6
         with pytest.raises(InvalidInput, match=rf"period must be {period}, the one of .* got 3; leave it out"):
             replay(calibrated, task, seeds=[0], period=3)
-    with pytest.raises(InvalidInput, match="period must be an integer >= 1, got 0"):
-        replay(calibrated, task, seeds=[0], period=0)
+    refuses("period must be an integer >= 1, got 0", replay, calibrated, task, seeds=[0], period=0)
 
 
 # ---- what a guarantee speaks of ------------------------------------------------------------------------------------
@@ -303,8 +303,7 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     assert resting.lipschitz == 1.0  # the worst victim may not need it, others do
     assert "Lipschitz" in str(resting.guarantee)
     why = "assumes local maps with Lipschitz constant 1, and task 'small' claims None"
-    with pytest.raises(InvalidInput, match=why):
-        replay(resting, task, seeds=[0])
+    refuses(why, replay, resting, task, seeds=[0])
     replay(resting, dataclasses.replace(task, lipschitz=1.0), seeds=[0])
 
 
@@ -313,5 +312,4 @@ def test_add_remove_is_refused_in_training(part, unit):
     """Without one record the split, the map and the batch sizes of the others would be other ones."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="add-remove", clip_norm=1.0, unit=unit), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
-        replay(calibrated, regression(30), seeds=[0])
+    unsupported("number of records", lambda: replay(calibrated, regression(30), seeds=[0]))

@@ -15,10 +15,10 @@ import pytest
 from folders import RECORD, Page, made_up
 from hypothesis import example, given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import mfdl
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.metrics import result_key
 from mfdl.pictures.drawings import IN_CELLS
 from mfdl.pictures.looks import series_looks
@@ -318,8 +318,6 @@ def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
 
 
 def test_folders_without_runs_are_refused(tmp_path):
-    with pytest.raises(InvalidInput, match=r"holds no sweep\.json and no results\.json; give the folder of"):
-        written(tmp_path)
+    refuses(r"holds no sweep\.json and no results\.json", written, tmp_path)
     made_up(tmp_path, [], [{"error": "E", "traceback": "T"}])
-    with pytest.raises(InvalidInput, match=r"no run in .* is finished; 1 failed: run the sweep again"):
-        written(tmp_path)
+    refuses("no run in .* is finished; 1 failed: run", written, tmp_path)
