@@ -1,4 +1,4 @@
-"""Gossip that changes from round to round, and dropout of nodes: rounds, privacy losses and the noise that is used."""
+"""Gossip that changes from round to round, dropout of nodes, and how fast gossip averages."""
 
 import dataclasses
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from effort import examples
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
 
 import mfdl
-from mfdl import NoiseKey, gossip
+from mfdl import InvalidInput, NoiseKey, gossip
 from mfdl.algorithms import with_dropout
 from mfdl.testing import connected_graphs, gossip_matrices, pinv_gram
 from mfdl.training.executor import Executor
@@ -220,3 +220,25 @@ def test_an_average_of_messages_is_of_those_that_are_sent():
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
     assert wanted == pytest.approx(5 / 9)
     assert loss.sensitivity_squared == pytest.approx(wanted, rel=1e-9)
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6, kinds=["symmetric", "singular"]), seed=st.integers(0, 99))
+def test_mixing_parameter_bounds_every_contraction_and_is_met(W, seed):
+    p, n = W.mixing_parameter, W.num_nodes
+    x = np.random.default_rng(seed).standard_normal(n)
+    x -= x.mean()
+    after = W.dense() @ x
+    assert after @ after <= (1 - p + 1e-12) * (x @ x)
+    second = np.sort(np.linalg.eigvalsh(W.dense().T @ W.dense()))[-2] if n > 1 else 0.0
+    assert_allclose(1 - p, second, atol=1e-12)
+
+
+def test_mixing_parameter_of_special_cases():
+    assert gossip.from_array([[1.0]]).mixing_parameter == 1.0
+    assert gossip.from_array(np.eye(3)).mixing_parameter == 0.0
+    one_way = np.roll(np.eye(4), 1, axis=1)  # doubly stochastic, not symmetric
+    ring = gossip.from_array((np.eye(4) + one_way) / 2)
+    assert_allclose(ring.mixing_parameter, 0.5, rtol=1e-12)
+    with pytest.raises(InvalidInput, match="must be doubly stochastic: otherwise the average moves"):
+        _ = gossip.uniform("star:n=5").mixing_parameter

@@ -1,17 +1,29 @@
-"""The encoder made for balls-in-bins under its name: built, accounted, kept, swept; what is refused."""
+"""The encoder made for balls-in-bins: which one is kept, built by name, accounted, swept; what is refused."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, InvalidInput, UnsupportedMechanism, sweep
+from mfdl import (
+    BallsInBins,
+    Cyclic,
+    Dynamics,
+    ErrorWeights,
+    InvalidInput,
+    UnsupportedMechanism,
+    algorithms,
+    gossip,
+    sweep,
+)
 from mfdl.algorithms import kronecker_bins, mafalda_bins, noise_error, registry
 from mfdl.commands import main
 from mfdl.factorization import factorize_balls_in_bins
+from mfdl.factorization.solutions import Solutions, keeping
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store
 from mfdl.runs.experiment import Experiment
@@ -277,3 +289,69 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
     options = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "kronecker-bins", "--out", str(tmp_path)]
     (row,) = answer(capsys, "compare", *SECRET, *options, "--trust", "eavesdropper")["mechanisms"]
     assert 1.99 < row["epsilon"] <= 2
+
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
+
+
+def hull_gram(M):
+    """A scale that grows in the diagonal and in the correlation."""
+    d, c = np.diagonal(M).max(), (M - np.diag(np.diagonal(M))).max()
+    return d**0.5 * (0.5 + (c / d) ** 0.5)
+
+
+@pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
+def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull_gram, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False
+    )
+    assert [correlation for correlation, _, _ in factorization.tried] == [0.0, 0.1, 0.3]
+    errors = [std * solved.objective**0.5 for _, std, solved in factorization.tried]
+    assert_allclose(factorization.root_error, min(errors), rtol=1e-12)
+    assert len(set(errors)) == 3
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(
+        factorization.noise_std * noise_error(algorithm, weights=weights).value ** 0.5,
+        factorization.root_error,
+        rtol=1e-9,
+    )
+    for _, _, solved in factorization.tried:
+        assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-9) < 1.3 * solved.lower_bound
+
+
+def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
+    options = {"correlations": (0.2,), "progress": False}
+    with keeping(Solutions(tmp_path)):
+        first = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+    with keeping(Solutions(tmp_path)):
+        again = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+    assert again.encoder.tolist() == first.encoder.tolist()
+    assert again.best.seconds == 0.0
+
+
+@pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
+def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull_gram, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False
+    )
+    assert factorization.error_gram is None
+    assert factorization.encoder is factorization.best.encoder
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(factorization.noise_std * noise_error(algorithm).value ** 0.5, factorization.root_error, rtol=1e-9)
+    assert (
+        factorization.root_error_bound
+        <= factorization.root_error
+        <= factorization.tried[0][1] * factorization.tried[0][2].objective ** 0.5
+    )
+
+
+def test_what_means_nothing_is_refused():
+    refuses(
+        r"correlations must be numbers in \[0, 1\]", factorize_balls_in_bins, RING, 2, 3, hull_gram, correlations=(1.5,)
+    )
+    refuses("bins must be an integer >= 1", factorize_balls_in_bins, RING, 2, 0, hull_gram)
+    refuses("bandwidth 2 is of a form with diagonals", factorize_balls_in_bins, RING, 2, 3, hull_gram, bandwidth=2)
+    refuses("unknown form 'buffered'", factorize_balls_in_bins, RING, 2, 3, hull_gram, form="buffered")
+    with pytest.raises(UnsupportedMechanism, match="count models step by step"):
+        factorize_balls_in_bins(RING, 2, 3, hull_gram, form="toeplitz", weights=ErrorWeights("released:average:2"))
+    refuses("no encoder", factorize_balls_in_bins, RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)

@@ -13,7 +13,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
-from test_trust_optimal import GAP, dynamics, privacy, settings_of_noise
+from test_trust import GAP, dynamics, privacy, settings_of_noise
 
 import mfdl
 from mfdl import EveryStep, InvalidInput, TrustModel, UnsupportedMechanism

@@ -1,4 +1,9 @@
-"""Muffliato, DECOR, node covariances and Zip-DL against their definitions, written out densely."""
+"""Builders by name and by definition: Muffliato, DECOR, node covariances, Zip-DL, noise over steps and nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -6,11 +11,32 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
 
-from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip
+import mfdl
+from mfdl import (
+    Cyclic,
+    Dynamics,
+    ErrorWeights,
+    EveryStep,
+    InvalidInput,
+    UnsupportedMechanism,
+    algorithms,
+    factorization,
+    gossip,
+    trust,
+)
+from mfdl.algorithms import joint, kronecker, mechanism_names, noise_error, per_mode, registry, spatio_temporal_noise
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
+from mfdl.commands import main
+from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
+from mfdl.noise import JointNoise, SpatioTemporalNoise
+from mfdl.objective import NoiseObjective
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.experiment import Experiment
 from mfdl.testing import gossip_matrices, gossip_messages
 
 torch.set_num_threads(1)
@@ -261,3 +287,208 @@ def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():
 
 
 # ---- what runs is what was accounted -------------------------------------------------------------------------------
+
+
+LINE = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+SCHEME = Cyclic(2, 2)
+BUILDERS = {"kronecker": kronecker, "per-mode": per_mode, "joint": joint}
+SOLVERS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
+MARK = "last:2:0.1"
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_every_name_builds_and_runs_under_its_own_trust_models(name):
+    given = {"muffliato": {"gossip_rounds": 2}, "bsr": {"bandwidth": 2}}.get(name, {})
+    algorithm = algorithms.build(name, LINE, SCHEME, **given)
+    assert algorithm.name == registry.check_name(name) == name
+    assert (algorithm.num_steps, algorithm.num_nodes) == (4, 4)
+    for model in registry.MECHANISMS[name].models[:1]:
+        losses = sensitivity_by_victim(algorithm, trust.named(model), release=registry.MECHANISMS[name].release)
+        assert all(0 < loss.sensitivity_squared < np.inf for loss in losses)
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_error_weights_are_for_those_that_optimise(name):
+    weights, weighted = ErrorWeights.parse(MARK), registry.MECHANISMS[name].weighted
+    if not weighted:
+        refuses("optimises nothing, so it takes no error", algorithms.build, f"{name}@{MARK}", LINE, SCHEME)
+        return
+    plain, marked = (algorithms.build(text, LINE, SCHEME) for text in (name, f"{name}@{MARK}"))
+    if name == "decor":  # without weights it builds a given ratio
+        plain = registry.build_tuned(name, LINE, SCHEME)
+        refuses("chooses sigma_ldp, sigma_cor", algorithms.build, f"{name}@{MARK}", LINE, SCHEME, sigma_cor=2.0)
+    assert marked.name == f"{name}@{MARK}"
+    costs = [
+        noise_error(algorithm, weights=weights).value
+        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        for algorithm in (plain, marked)
+    ]
+    assert costs[1] < costs[0] * 0.999
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "counted_models": "message"}])
+def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
+    algorithm, solved = BUILDERS[kind](LINE, SCHEME, **options), SOLVERS[kind](LINE, SCHEME, **options)
+    assert algorithm.name == algorithm.factorization.kind == kind
+    assert_allclose(algorithm.factorization.objective, solved.objective, rtol=2e-3)
+    assert_allclose(noise_error(algorithm, **options).value, algorithm.factorization.objective, rtol=1e-8)
+    assert isinstance(algorithm.noise, JointNoise if kind == "joint" else SpatioTemporalNoise)
+    holders = algorithm.noise.holders().toarray()
+    private = algorithm.factorization.space.private_variance if kind == "kronecker" else 0.0
+    assert holders[-4:].all()  # the columns of the one seed
+    assert_array_equal(holders[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
+    assert spatio_temporal_noise(LINE, SCHEME, solved, name="mine").name == "mine"
+
+
+def test_directions_and_encoders_belong_together():
+    """The noise of `per_mode` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
+    solved = optimal_per_mode(LINE, SCHEME)
+    loss = noise_error(spatio_temporal_noise(LINE, SCHEME, solved)).value
+    for other in (
+        dataclasses.replace(solved, encoder=solved.encoder[::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions.T.copy()),
+    ):
+        algorithm = spatio_temporal_noise(LINE, SCHEME, other)
+        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        assert noise_error(algorithm).value * worst > loss * 1.05
+
+
+def test_groups_reach_the_noise():
+    triples = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
+    algorithm = kronecker(LINE, SCHEME, groups=triples, coalition_size=1)
+    holders = {tuple(np.flatnonzero(row)) for row in algorithm.noise.holders().toarray()}
+    assert {(u,) for u in range(4)} <= holders
+    assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
+    assert algorithm.factorization.coalition_size == 1
+    tuned = registry.build_tuned(
+        "kronecker", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
+    )
+    assert tuned.factorization.coalition_size == 1
+    by_name = algorithms.build("kronecker", LINE, SCHEME, coalition_size=1)
+    assert max(loss.sensitivity_squared for loss in sensitivity_by_victim(by_name, trust.Coalitions(1))) <= 1 + 1e-6
+
+
+def test_a_kind_that_is_none_is_refused():
+    solved = optimal_kronecker(LINE, SCHEME)
+    for change in ({"kind": "other"}, {"kind": "per-mode"}, {"space": None}, {"directions": np.eye(4)}):
+        refuses("is one of kronecker, per-mode, joint", dataclasses.replace, solved, **change)
+    refuses(".", lambda: dataclasses.replace(solved, status="stopped").require_converged(1e-4), error=NotConverged)
+
+
+DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
+PART = Cyclic(epochs=2, period=3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(header, nodes=False):
+        make = factorization.factorize_nodes if nodes else factorization.factorize
+        path = tmp_path / "encoder.npz"
+        factorization.save(path, make(DYN, PART), grams=NoiseObjective(DYN, 6).over_steps(), header=header)
+        return path
+
+    return save
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    refuses("unknown mechanism 'mafalada'; did you mean", algorithms.build, "mafalada", DYN, PART)
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_a_file_gives_its_encoder(saved, nodes):
+    path = saved({"participation": PART}, nodes)
+    algorithm = algorithms.build(f"file:{path}", DYN, PART)
+    wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
+    assert_array_equal(algorithm.noise.encoder.array, wanted.noise.encoder.array)
+    assert algorithm.name == f"file:{path}"
+
+
+def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
+    path = saved({"participation": PART})
+    for other in (Cyclic(3, 2), Single(6)):
+        refuses(r"was made for .*'period': 3.*factorize again", algorithms.build, f"file:{path}", DYN, other)
+    path = saved({}, nodes=True)
+    refuses(r"\(T, T\) or \(5", lambda: algorithms.build(f"file:{path}", Dynamics(gossip.uniform("star:n=5")), PART))
+    refuses("T = 8 steps", lambda: algorithms.build(f"file:{path}", DYN, Cyclic(4, 2)))
+
+
+def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywhere(saved):
+    """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
+    path = gossip.metropolis_hastings("path:n=4")
+    header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
+    by_node = saved(header, nodes=True)
+    assert algorithms.build(f"file:{by_node}", DYN, PART).noise.encoder.array.shape == (4, 6, 6)
+    refuses("encoder for each node of another", lambda: algorithms.build(f"file:{by_node}", Dynamics(path), PART))
+    shared = saved(header)
+    encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder.array
+    for other in (path, gossip.metropolis_hastings("ring:n=7")):
+        algorithm = algorithms.build(f"file:{shared}", Dynamics(other), PART)
+        assert_array_equal(algorithm.noise.encoder.array, encoder)
+        assert algorithm.factorization is None  # the loss in the file is not claimed of this graph
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    refuses("cannot read", algorithms.build, f"file:{tmp_path / 'missing.npz'}", DYN, PART)
+    np.savez(tmp_path / "other.npz", encoder=np.eye(6))
+    refuses("is no factorization that mfdl wrote", algorithms.build, f"file:{tmp_path / 'other.npz'}", DYN, PART)
+
+
+# ---- noise that nodes share, where it counts as known -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS])
+def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
+    """One rule for mechanisms by name, files and algorithms of one's own."""
+    parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
+    algorithm = algorithms.build(
+        name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters
+    )
+    shared = mechanism_names.shares_noise(algorithm)
+    assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
+    for trust_model in mechanism_names.ALONE:
+        assert bool(mechanism_names.misplaced(algorithm, trust_model)) == shared
+    assert mechanism_names.misplaced(algorithm, "eavesdropper") == ""
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
+@pytest.mark.slow
+def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
+    def built(name, steps, **parameters):
+        return registry.build_tuned(name, DYN, Cyclic(1, steps), **parameters)
+
+    note = registry.shortsighted(built(name, 3))
+    assert f"{name} minimises the noise in the models after one step, as published, but this run has 3 steps" in note
+    assert registry.shortsighted(built(name, 1)) == ""
+    assert registry.shortsighted(built(f"{name}@all", 3)) == ""
+    path = tmp_path / "noise.npz"
+    factorization.save(path, built(name, 3).factorization, header={})
+    assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
+    mechanism = mfdl.calibrate(
+        built(name, 3), mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), noise_std=0.1
+    )
+    task = mfdl.tasks.digits(4)
+    assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
+    config = Experiment(
+        graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
+    )
+    advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]
+    assert [note == warning for warning in advice if "one step" in warning] == [True]
+
+
+def test_python_says_so_as_the_command_line_does(capsys):
+    """`calibrate` and `account` note it, `mfdl account` says the same words, a ranking refuses."""
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    corn = algorithms.corn(DYN, Cyclic(1, 2))
+    guarantee = mfdl.calibrate(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), mu=1.0).guarantee
+    note = mechanism_names.misplaced(corn, "ldp")
+    assert "noise shared between nodes is assumed to be known" in note
+    assert "eavesdropper, coalitions, colluding" in note
+    assert note in str(guarantee)
+    assert note in mfdl.account(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), noise_std=1.0).why
+    assert mfdl.account(corn, mfdl.Privacy(mfdl.trust.Eavesdropper(), **options), noise_std=1.0).why == ""
+    assert (
+        main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
+    )
+    assert note in json.loads(capsys.readouterr().out)["guarantee"]

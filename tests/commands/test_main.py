@@ -1,21 +1,26 @@
-"""The command line as a whole: start-up, help, refusals, and one config for Python, TOML and options."""
+"""The command line as a whole: start-up, help, names, refusals, one config everywhere, and what other packages add."""
 
 import dataclasses
+import importlib.metadata
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import typer
 from refusals import refuses
 
 import mfdl
+from mfdl import Dynamics, EveryStep, algorithms, extensions, gossip, trust
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import app, main
 from mfdl.commands.account import AccountConfig
 from mfdl.commands.attack import AttackConfig
 from mfdl.commands.audit import AuditConfig
 from mfdl.commands.factorize import FactorizeConfig
 from mfdl.runs.experiment import Experiment
+from mfdl.trust.base import MODELS
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
 CONFIGS = {config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, Experiment, FactorizeConfig)}
@@ -245,3 +250,140 @@ def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
 def test_a_keyword_of_another_library_is_known_in_python():
     with pytest.raises(TypeError, match="argument 'max_grad_norm'; it is called 'clip_norm' here"):
         mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", max_grad_norm=1.0)
+
+
+EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
+
+
+def test_mechanisms_as_json_are_the_registry(capsys):
+    assert main(["mechanisms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(EVERY)
+    for row in rows:
+        assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
+    parameters = {row["name"]: row["parameters"] for row in rows}
+    assert parameters["decor"] == {"sigma_ldp": "float", "sigma_cor": "float"}
+    assert parameters["zip-dl"]["self_messages"] == "bool"
+
+
+def test_mechanisms_as_a_table(capsys):
+    assert main(["mechanisms"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    for name in EVERY:
+        assert name in output.out
+    assert "file:FILE" in output.out
+
+
+def test_help_of_the_module_has_a_row_for_every_trust_model():
+    rows = [line.strip("| ").split(" | ") for line in (trust.__doc__ or "").splitlines() if line.startswith("| ")]
+    assert [row[0].partition("(")[0] for row in rows[2:]] == list(MODELS)
+    assert [row[1:] for row in rows[2:]] == [
+        [entry.seen, entry.gradients_known, entry.noise_known] for entry in MODELS.values()
+    ]
+
+
+def test_trust_says_where_messages_are_hidden():
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(1))
+    needed = {"colluding": {"colluders": [0]}, "coalitions": {"coalition_size": 1}}
+    for name, entry in MODELS.items():
+        assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(algorithm), name
+
+
+def test_trust_list(capsys):
+    assert main(["trust", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(MODELS)
+    keys = {"name", "attacker", "seen", "gradients_known", "noise_known", "release", "options"}
+    assert all(set(row) == keys for row in rows)
+    assert {row["name"]: row["options"] for row in rows if row["options"]} == {
+        "pndp": ["--attackers A,B", "--all-attackers"],
+        "colluding": ["--colluders A,B"],
+        "coalitions": ["--coalition-size Q"],
+        "secure-sum": ["--attackers A,B"],
+    }
+    assert main(["trust", "list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in MODELS)
+
+
+def test_trust_explain(capsys):
+    for name, entry in MODELS.items():
+        assert main(["trust", "explain", name, "--json"]) == 0
+        words = json.loads(capsys.readouterr().out)
+        assert (words["name"], words["attacker"]) == (name, entry.observer)
+        assert main(["trust", "explain", name]) == 0
+        output = capsys.readouterr().out
+        assert all(part in output for part in (words["attacker"], words["seen"], *words["options"]))
+    assert main(["trust", "explain", "eavesdroper"]) == 2
+    assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err
+
+
+def say_hello(name: str = "you") -> None:
+    """Greet."""
+    typer.echo(f"hello {name}")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Entry points by group, in place of those of this installation."""
+    entries = {}
+
+    def entry_points(*, group, name=None):
+        of_group = [entry for entry in entries.get(group, []) if name in (None, entry.name)]
+        return importlib.metadata.EntryPoints(of_group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+
+    def install(group, name, value):
+        entries.setdefault(group, []).append(importlib.metadata.EntryPoint(name, value, group))
+
+    return install
+
+
+def listed():
+    return typer.main.get_command(app).list_commands(SimpleNamespace())
+
+
+def test_a_command_of_another_package_is_listed_runs_and_corrects_its_name(installed, capsys):
+    installed(extensions.COMMANDS, "greet", f"{__name__}:say_hello")
+    assert listed().index("report") < listed().index("greet") < listed().index("mechanisms")
+    assert main(["greet", "--name", "all"]) == 0
+    assert capsys.readouterr().out == "hello all\n"
+    assert main(["--help"]) == 0
+    assert "greet       Greet." in capsys.readouterr().out
+    assert main(["gret"]) == 2
+    assert "did you mean 'greet'?" in capsys.readouterr().err
+
+
+def test_no_package_replaces_a_command_of_this_one(installed, capsys):
+    installed(extensions.COMMANDS, "trust", f"{__name__}:say_hello")
+    assert listed().count("trust") == 1
+    assert main(["trust", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 9
+
+
+def test_commands_of_this_package_do_not_look_for_others(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: pytest.fail("looked"))
+    assert main(["trust", "explain", "pndp"]) == 0
+
+
+def test_without_other_packages_there_are_ours(installed, capsys):
+    assert "claims" not in listed()
+    assert main(["claims"]) == 2
+    assert "unknown command 'claims'" in capsys.readouterr().err
+
+
+def test_without_a_bibliography_citing_says_what_to_install(installed, capsys):
+    assert main(["mechanisms", "--mechanism", "corn", "--cite"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "--cite needs the bibliography of mfdl_papers" in output.err
+    assert "pip install mfdl" in output.err
+
+
+@pytest.mark.parametrize("value", ["no_such_package.commands:run", f"{__name__}:no_such_function"])
+def test_an_entry_that_cannot_be_imported_says_what_to_install(installed, value):
+    installed(extensions.COMMANDS, "broken", value)
+    refuses(r"'broken' of mfdl\.commands is .* cannot", extensions.load, extensions.COMMANDS, "broken")
+    assert main(["broken"]) == 2

@@ -1,6 +1,7 @@
-"""`mfdl.plan`: names of designs, closed forms, shared calibrations, budgets of cost, and refusals."""
+"""`mfdl.plan`: names of designs, closed forms, predictions against the recursion, budgets of cost, and refusals."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -12,15 +13,21 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from last_bits import nudged
+from numpy.testing import assert_allclose
 from refusals import refuses
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, trust
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust
 from mfdl.algorithms import registry
 from mfdl.factorization import NotConverged
+from mfdl.noise import IndependentNoise, LocalNoise
+from mfdl.objective import Curvature, NoiseObjective
 from mfdl.planning import Design
-from mfdl.planning.design import DesignGrid
+from mfdl.planning.design import DesignGrid, NoiseGain, age_gram, predicted_loss
 from mfdl.planning.run_plan import PlannedDesign, pareto_optimal
+from mfdl.released import ReleasedModel
+from mfdl.testing.strategies import encoders, gossip_matrices
+from mfdl.testing.strategies.graphs import polynomials
 
 RING = "ring:n=4"
 PRIVACY = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
@@ -248,3 +255,96 @@ def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
     assert content["graph"] == RING
     assert "trust model ldp), zero-out" in content["guarantee"]
     assert "participation cyclic, adaptive" in content["guarantee"]
+
+
+def gain_of(W, rounds, T, released, noising, polynomial="powers"):
+    dynamics = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial)
+    ages, published = (age_gram(dynamics, T, further) for further in (0, released.rounds_of_gossip))
+    return NoiseGain.of(released, noising, ages, published)
+
+
+def simulated(W, shifts, T, released, noising, rate, curvature, start):
+    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
+    n, N = W.num_nodes, np.eye(T) if noising is None else noising
+    step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
+    models, bias = np.zeros((n, T * n)), np.full(n, start)
+    published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
+    for t, weight in enumerate(released.of_steps(T)):
+        on_the_way += np.square(models).sum() / (n * T)
+        models = step @ ((1 - rate * curvature) * models - rate * np.kron(N[t], np.eye(n)))
+        bias = step @ ((1 - rate * curvature) * bias)
+        published, published_bias = published + weight * models, published_bias + weight * bias
+    further = np.linalg.matrix_power(W.dense(), released.rounds_of_gossip)
+    return np.square(further @ published_bias).mean(), np.square(further @ published).sum() / n, on_the_way
+
+
+@examples(60)
+@given(
+    W=gossip_matrices(max_nodes=4),
+    C=st.none() | encoders(5),
+    rounds=st.integers(1, 3),
+    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]),
+    rate=st.sampled_from([0.1, 0.5, 1.0]),
+    data=st.data(),
+)
+def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
+    noising = None if C is None else np.linalg.inv(C)
+    T, released = 4 if C is None else len(C), ReleasedModel(model)
+    values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
+    polynomial = data.draw(polynomials(W))
+    shifts = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial).shifts
+    gain = gain_of(W, rounds, T, released, noising, polynomial)
+    (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
+    expected = np.zeros(3)
+    for value in values:
+        parts = np.array(simulated(W, shifts, T, released, noising, rate, value, start))
+        expected += value / 2 * parts * [1, scale**2, scale**2]
+    assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
+    assert loss.total == pytest.approx(expected.sum())
+
+
+@examples(40)
+@given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
+def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, T, rate):
+    if not W.is_symmetric:
+        return
+    stds = [gain_of(W, rounds, T, ReleasedModel(), None).published_std(1 - rate) for rounds in (1, 2, 3, 5)]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(stds))
+
+
+def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_mode():
+    """What docs/plan.md says of averages: two rounds turn a mode that changes its sign into one that does not."""
+    W = gossip.from_array([[0.05, 0.95], [0.95, 0.05]])
+    single_round, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
+    assert two > single_round
+
+
+def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
+    W = gossip.metropolis_hastings("path:n=3")
+    two = Dynamics(W, gossip_rounds=2)
+    assert_allclose(age_gram(two, 6)[:4, :4], age_gram(two, 4), rtol=1e-12)
+
+
+def test_a_long_spectrum_is_compressed_without_changing_the_prediction():
+    spectrum, rates = Curvature.parse("power:1:5000"), np.array([0.1, 1.0])
+    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel("average:3"), None)
+    whole = predicted_loss(gain, spectrum, rates, 0.1, 1.0)
+    parts = [
+        predicted_loss(gain, Curvature(np.asarray(spectrum.eigenvalues)[i : i + 10]), rates, 0.1, 1.0)
+        for i in range(0, 5000, 10)
+    ]
+    for r, loss in enumerate(whole):
+        for name in ("bias", "published", "on_the_way"):
+            assert getattr(loss, name) == pytest.approx(sum(getattr(part[r], name) for part in parts), rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["last", "average:3"])
+@pytest.mark.parametrize("C", [None, np.tri(6)])
+def test_noise_costs_what_the_objective_says(C, model):
+    W, curvature = gossip.metropolis_hastings("path:n=3"), Curvature.parse("power:1:4")
+    gain = gain_of(W, 2, 6, ReleasedModel(model), None if C is None else np.linalg.inv(C))
+    (loss,) = predicted_loss(gain, curvature, np.array([0.5]), 0.2, 1.0)
+    noise = IndependentNoise(6, 3) if C is None else LocalNoise(C, 3)
+    weights = ErrorWeights(f"released:{model}", curvature=curvature)
+    expected = NoiseObjective(Dynamics(W, 0.5, gossip_rounds=2), 6, weights).excess_loss(noise, 0.2)
+    assert_allclose([loss.published, loss.on_the_way], [expected.published.value, expected.on_the_way.value])

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
 from scipy.stats import norm
 
-from mfdl import Cyclic, EveryStep, Privacy, account, algorithms, calibrate, gossip, trust
+from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
@@ -23,8 +23,6 @@ from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.victim_sensitivity import worst_adaptive
 from mfdl.testing import gossip_messages, rows_span, view_cases
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 SCHEME = EveryStep(3)

@@ -1,15 +1,20 @@
-"""Laws of privacy curves, over all of them, and of the one search for the least noise."""
+"""Laws of privacy curves and the search for the least noise; what attackers decide and dp-accounting makes of them."""
 
 import json
 import math
+from fractions import Fraction
 
+import dp_accounting
+import mpmath
 import numpy as np
 import pytest
+from dp_accounting.pld import PLDAccountant
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
+import mfdl
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, correlations, normalized
 from mfdl.privacy.curves.base import Pass, least_multiplier
@@ -198,3 +203,175 @@ def test_a_value_that_is_not_a_number_is_no_success():
     least = least_multiplier(lambda s, _: math.log(1 / s) if s >= 1 else math.nan, 3.0, (Pass(1, 1.4, 1e-6),))
     assert 1 <= least <= 1 + 1e-6
     assert least_multiplier(lambda s, _: math.nan, 3.0, (Pass(1, 1.4, 1e-6),)) == 3.0
+
+
+RATES = (1e-6, 0.1, 0.9)
+SAMPLED = PoissonGaussian(0.8, rate=0.02, steps=10, adjacency="add-remove")
+BINS = BallsInBinsGaussian(1.0, 4, ((4, 0.2),), "zero-out")
+
+
+def normal(x):
+    return mpmath.ncdf(x)
+
+
+def quantile(p):
+    return mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(p) - 1)
+
+
+@given(st.floats(1e-3, 30.0), st.floats(1e-9, 1 - 1e-9))
+@example(4.0, 0.1)  # a threshold at a negative privacy loss
+@example(6.0, 0.001)
+def test_a_gaussian_curve_has_the_rates_of_the_likelihood_ratio_test(mu, rate):
+    with mpmath.workdps(40):
+        exact = normal(quantile(rate) + mpmath.mpf(mu))
+        claimed = Gaussian(mu, "zero-out").true_positive_rate(rate)
+        assert claimed >= exact
+        assert claimed <= min(1.0, exact * (1 + 1e-6) + 1e-9)
+
+
+@pytest.mark.slow
+@examples(10)
+@given(st.floats(1e-6, 1 - 1e-6), st.floats(0.3, 3.0), st.floats(0.05, 0.95), st.integers(1, 4))
+def test_never_below_the_test_that_thresholds_the_likelihood_of_sampled_steps(rate, noise, sampled, steps):
+    """One attacker: it adds up the outputs of all steps, and reports the record where the sum is large."""
+    curve = PoissonGaussian(noise, rate=sampled, steps=steps, adjacency="zero-out")
+    std = noise * math.sqrt(steps)
+    threshold = std * float(quantile(1 - rate))
+    share = [math.comb(steps, k) * sampled**k * (1 - sampled) ** (steps - k) for k in range(steps + 1)]
+    attained = sum(p * float(normal((k - threshold) / std)) for k, p in enumerate(share))
+    assert curve.true_positive_rate(rate) >= attained * (1 - 1e-9)
+
+
+def test_the_least_false_positive_rates_do_not_overflow():
+    assert Gaussian(math.inf, "zero-out").true_positive_rate(1e-320) == 1.0
+    assert Gaussian(100.0, "zero-out").true_positive_rate(5e-324) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "curve", [Gaussian(1.3, "replace-one"), SAMPLED, BINS, Composed((BINS, Gaussian(0.5, "zero-out")))]
+)
+def test_a_rate_grows_with_the_false_positive_rate_by_at_most_the_advantage(curve):
+    rates = [curve.true_positive_rate(rate) for rate in RATES]
+    assert rates == sorted(rates)
+    gains = [true - false for true, false in zip(rates, RATES, strict=True)]
+    assert all(gain >= 0 for gain in gains)
+    assert max(gains) <= curve.delta(0.0) * (1 + 1e-9)
+
+
+def test_without_noise_an_attacker_decides_without_error_and_without_loss_it_guesses():
+    assert Gaussian(math.inf, "zero-out").true_positive_rate(0.01) == 1.0
+    assert PoissonGaussian(0.0, 0.1, 5, "zero-out").true_positive_rate(0.01) == 1.0
+    assert Gaussian(0.0, "zero-out").true_positive_rate(0.01) == pytest.approx(0.01, rel=1e-9)
+
+
+def test_a_bound_by_samples_gives_the_certified_rate():
+    sampled = MonteCarloCurve(BINS, tuple(map(tuple, np.eye(4) * 0.8 + 0.2)), MonteCarlo(samples=2**12))
+    assert sampled.true_positive_rate(0.1) == BINS.true_positive_rate(0.1)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan, "half"])
+def test_a_false_positive_rate_lies_strictly_between_0_and_1(rate):
+    refuses("false_positive_rate must be a number", lambda: Gaussian(1.0, "zero-out").true_positive_rate(rate))
+
+
+def test_a_guarantee_answers_by_its_curve():
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 4))
+    guarantee = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0
+    ).guarantee
+    assert guarantee.advantage() == pytest.approx(float(2 * normal(guarantee.mu / 2) - 1), rel=1e-8)
+    assert guarantee.true_positive_rate(0.05) == guarantee.curve.true_positive_rate(0.05)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_advantage_and_rates_beside_riskcal():
+    analysis = pytest.importorskip("riskcal", reason="riskcal is of the extra risk").analysis
+    for mu in (0.3, 1.0, 4.0):
+        curve = Gaussian(mu, "zero-out")
+        assert curve.delta(0.0) == pytest.approx(analysis.get_advantage_from_gdp(mu), rel=1e-8)
+        theirs = 1 - analysis.get_beta_from_gdp(mu, np.array(RATES))
+        assert [curve.true_positive_rate(rate) for rate in RATES] == pytest.approx(theirs.tolist(), rel=1e-6)
+    losses = SAMPLED.losses(1e-9)
+    assert SAMPLED.delta(0.0) == pytest.approx(analysis.get_advantage_from_pld(losses), rel=2e-3)
+    theirs = 1 - analysis.get_beta_from_pld(losses, np.array(RATES))
+    ours = np.array([SAMPLED.true_positive_rate(rate) for rate in RATES])
+    assert (ours >= theirs * (1 - 1e-3)).all()  # theirs interpolates between the losses of the grid
+    assert (ours <= theirs * (1 + 1e-2)).all()
+
+
+DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
+DELTA = 1e-5
+
+
+def guarantee(participation, adjacency, noise=2.0):
+    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, participation)
+    question = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": 1.0}
+    return mfdl.account(algorithm, mfdl.Privacy(**question), noise_std=noise)
+
+
+def epsilon(event, relation="ADD_OR_REMOVE_ONE"):
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation[relation], value_discretization_interval=1e-3)
+    return accountant.compose(event).get_epsilon(DELTA)
+
+
+@given(st.floats(1e-300, 1e300))
+def test_the_noise_multiplier_is_one_over_mu_rounded_down(mu):
+    multiplier = Gaussian(mu, "replace-one").dp_event().noise_multiplier
+    assert Fraction(multiplier) * Fraction(mu) <= 1
+    assert Fraction(math.nextafter(multiplier, math.inf)) * Fraction(mu) > 1
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
+@pytest.mark.parametrize("relation", ["ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL", "REPLACE_ONE"])
+def test_an_accountant_gives_at_least_the_epsilon_of_the_guarantee(adjacency, relation):
+    accounted = guarantee(mfdl.Cyclic(2, 4), adjacency)
+    event = accounted.dp_event().event
+    assert epsilon(event, relation) >= accounted.epsilon(DELTA)
+    if relation != "REPLACE_ONE":
+        assert epsilon(event, relation) == pytest.approx(accounted.epsilon(DELTA), rel=1e-3)
+        twice = accounted.compose_with(accounted).epsilon(DELTA)
+        assert epsilon(dp_accounting.SelfComposedDpEvent(event, 2), relation) == pytest.approx(twice, rel=1e-3)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+def test_poisson_sampled_steps_are_sampled_events(adjacency):
+    accounted = guarantee(mfdl.PoissonSampling(0.1, 20), adjacency)
+    event = accounted.dp_event().event
+    assert event.count == 20
+    assert epsilon(event) == pytest.approx(accounted.epsilon(DELTA), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("participation", "adjacency"),
+    [(mfdl.PoissonSampling(0.1, 20), "replace-one"), (mfdl.BallsInBins(2, 4), "zero-out")],
+)
+def test_other_sampling_is_refused_and_bounded_by_public_batches(participation, adjacency):
+    accounted = guarantee(participation, adjacency)
+    unsupported("public_batches=True", accounted.dp_event)
+    bound = accounted.dp_event(public_batches=True)
+    assert epsilon(bound.event) >= accounted.epsilon(DELTA)
+    assert "an upper bound: the event is that of the same noise with public batches" in bound.conditions
+
+
+def test_no_noise_is_no_privacy_and_no_loss_is_no_event():
+    assert epsilon(guarantee(mfdl.Cyclic(2, 4), "zero-out", noise=0.0).dp_event().event) == math.inf
+    assert epsilon(guarantee(mfdl.PoissonSampling(0.1, 20), "zero-out", noise=0.0).dp_event().event) == math.inf
+    assert Gaussian(0.0, "zero-out").dp_event() == dp_accounting.NoOpDpEvent()
+
+
+def test_the_conditions_that_no_event_carries_stand_beside_it():
+    accounted = guarantee(mfdl.Cyclic(2, 4), "replace-one")
+    event = accounted.dp_event()
+    for condition in ("trust model: ldp", "adjacency: replace-one", "every node", "ADD_OR_REMOVE_ONE"):
+        assert condition in event.conditions
+    assert str(event).startswith("GaussianDpEvent(noise_multiplier=0.7071067")
+
+
+def test_a_number_for_gradients_that_do_not_react_composes_with_nothing():
+    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4))
+    question = mfdl.Privacy(mfdl.trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+    losses = mfdl.losses(algorithm, question)
+    guarantee = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
+    unsupported("composed adaptively", guarantee.dp_event)

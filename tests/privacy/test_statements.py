@@ -1,4 +1,4 @@
-"""A statement stays with what it was computed for: losses, guarantees, mechanisms and files carry one fingerprint."""
+"""A statement stays with the question and the losses of its own: one fingerprint, whatever is put together."""
 
 import dataclasses
 import json
@@ -12,13 +12,32 @@ from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refuses
+from refusals import refuses, unsupported
 
 import mfdl
-from mfdl import Dynamics, EveryStep, Guarantee, InvalidInput, Losses, Privacy, TrustModel, algorithms, gossip, trust
+from mfdl import (
+    BallsInBins,
+    Cyclic,
+    Dynamics,
+    EveryStep,
+    Guarantee,
+    InvalidInput,
+    Losses,
+    Privacy,
+    TrustModel,
+    View,
+    account,
+    algorithms,
+    calibrate,
+    gossip,
+    trust,
+)
+from mfdl.errors import UnsupportedMechanism
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.participation import Explicit, Single
-from mfdl.privacy import Gaussian, sensitivity_by_victim
+from mfdl.privacy import Gaussian, Target, sensitivity_by_victim
+from mfdl.privacy.exposures import AsGiven
+from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.questions import Fingerprint
 from mfdl.testing import linear_algorithms, trust_models
 
@@ -378,3 +397,121 @@ def test_every_loss_that_is_no_exact_number_is_explained():
                 assert bool(loss.explanation()) != exact
                 fixed = loss.explanation(adaptive=False)
                 assert bool(fixed) == (loss.bound != "exact" or math.isinf(loss.sensitivity_squared))
+
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}
+BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
+)
+def test_losses_of_secret_batches_take_no_other_question(change):
+    losses = Losses.of(BINS, Privacy(trust.LDP(), **CLIP))
+    with pytest.raises((InvalidInput, UnsupportedMechanism)):
+        dataclasses.replace(losses, privacy=dataclasses.replace(losses.privacy, **change))
+
+
+def test_matrices_have_no_trust_model_by_name():
+    view = View(np.eye(4), np.eye(4), num_nodes=2)
+    for model in (
+        trust.Central(),
+        trust.ReleasedOnly(),
+        trust.LDP(),
+        AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
+    ):
+        with pytest.raises(InvalidInput, match="trust must be left out with a View"):
+            Losses.of(view, Privacy(model, **CLIP, participation=EveryStep(2)))
+
+
+def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
+    view = trust.FullCollusion().view(algorithms.dp_dsgd(RING, EveryStep(2)), 0)
+    with pytest.raises(InvalidInput, match="give the algorithm and the trust model"):
+        mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), noise_std=1.0)
+
+
+def test_views_of_one_word_do_not_compose_unsealed():
+    views = [View(np.eye(1), scale * np.eye(1)) for scale in (1.0, 2.0)]
+    first, second = (
+        mfdl.account(view, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views
+    )
+    refuses("compose only against the same attackers", first.compose_with, second)
+    refuses("unnamed trust models cannot", lambda: first.compose_with(dataclasses.replace(second, notes=("x",))))
+
+
+def test_nodes_whose_labels_read_alike_are_not_merged():
+    W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: 1, 1: "1", 2: 2}))
+    guarantee = mfdl.account(
+        algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0
+    )
+    refuses("read alike", guarantee.by_victim)
+
+
+def test_no_node_passes_for_all():
+    W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
+    losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
+    refuses("no node may be called 'every node'", losses.by_victim, 1.0)
+
+
+def test_calibrated_guarantees_know_every_victim():
+    for algorithm in (BINS, algorithms.dp_dsgd(RING, EveryStep(2))):
+        guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **CLIP), epsilon=1.0, delta=1e-5).guarantee
+        assert guarantee.by_victim().keys() == {"0", "1", "2", "3"}
+        assert all(curve.epsilon(1e-5) <= 1.0 for curve in guarantee.by_victim().values())
+
+
+def test_a_mu_is_met_by_no_curve_without_one():
+    curve = mfdl.account(BINS, mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
+    unsupported("has no mu", lambda: Target(mu=1.0).missed_by(curve))
+    assert not Target(mu=1.0).missed_by(Gaussian(1.0, "zero-out"))
+
+
+def test_victims_of_secret_batches_are_nodes():
+    for victims in ([100], [], [-1]):
+        with pytest.raises(InvalidInput, match="victim"):
+            Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=victims)
+    single = Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=[2])
+    assert [loss.victim for loss in single.of_victims] == [2]
+
+
+PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
+
+
+@examples(40)
+@given(data=st.data(), adjacency=st.sampled_from(ADJACENCIES), noise_std=st.sampled_from([0.0, 0.5, 3.0]))
+def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
+    algorithm = data.draw(linear_algorithms(max_epochs=2, max_period=2))
+    model = data.draw(trust_models(algorithm))
+    release = data.draw(st.sampled_from([None, "none", "average", "all"]))  # more than a view need hold
+    options = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
+    losses = Losses.of(algorithm, Privacy(**options))
+    guarantee = losses.guarantee(noise_std)
+    assert guarantee == account(algorithm, Privacy(**options), noise_std=noise_std)
+    each = losses.by_victim(noise_std)
+    assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(options | {"release": None}))
+    assert guarantee.mu == max(g.mu for g in each)
+    shift = losses.privacy.record_shift
+    assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
+    rows = losses.table()
+    assert [row["sensitivity_squared"] for row in rows] == [
+        x.non_adaptive_sensitivity.squared for x in losses.of_victims
+    ]
+    assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
+    if 0 < losses.worst.squared < math.inf:
+        mechanism = calibrate(algorithm, Privacy(**options), mu=1.0)
+        assert mechanism.guarantee == losses.calibrate(mu=1.0)
+        assert mechanism.guarantee.mu <= 1.0
+        assert mechanism.guarantee.sensitivity == losses.worst.value
+
+
+def test_a_multiple_of_the_sensitivity():
+    losses = Losses.of(PATH, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5))
+    assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
+    for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
+        refuses("exactly one of noise_std", losses.noise_std, **both)
+    silent = Losses.of(
+        algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    )
+    refuses("finite sensitivity; give noise_std", silent.noise_std, noise_multiplier=1.0)

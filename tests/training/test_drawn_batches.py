@@ -13,15 +13,13 @@ from refusals import refuses, unsupported
 from small_tasks import classes, some_models
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, PoissonSampling, algorithms, gossip, trust
+from mfdl import BallsInBins, Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, partition, replay, trust
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task
 from mfdl.training.drawn_batches import BinBatches, PoissonBatches, batches_of
-from mfdl.training.keys import NoiseKey, normals, words
-from mfdl.training.replay import replay
+from mfdl.training.keys import normals, words
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import partition
 
 torch.set_num_threads(1)
 NODES, RATE, STEPS = 3, 0.25, 12

@@ -14,7 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
 from small_tasks import classes, regression
 
-from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, NoiseKey, Privacy, algorithms, gossip, trust
+from mfdl import replay as train
 from mfdl.dynamics import Dynamics
 from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
@@ -24,9 +25,7 @@ from mfdl.privacy.questions import UNITS
 from mfdl.testing import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, executor, seed_replay
-from mfdl.training.keys import NoiseKey
 from mfdl.training.philox import PhiloxColumns
-from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task
 from mfdl.training.tasks.instance import TaskInstance

@@ -16,9 +16,7 @@ from refusals import refuses, unsupported
 from small_tasks import regression, slow_means, some_models
 from torch import nn
 
-from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, gossip, replay, trust
-from mfdl.dynamics import Dynamics
-from mfdl.noise_scale import calibrate
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
