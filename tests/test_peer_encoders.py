@@ -258,11 +258,7 @@ def test_searched_coefficients_come_as_an_array_and_the_identity_has_none():
         ({"type": "BltStrategy"}, {"coefficients": [1.0, np.inf]}, "must be finite"),
         ({"type": "BltStrategy"}, {"coefficients": np.zeros(3)}, "begin with a number > 0"),
         (BISR, {"coefficients": [1.0]}, "unknown field of BisrStrategy 'coefficients'"),
-        (
-            {"type": "MfGaussian", "noise_multiplier": float("inf"), "strategy": BISR},
-            {},
-            "noise_multiplier must be finite",
-        ),
+        ({"type": "MfGaussian", "noise_multiplier": float("inf"), "strategy": BISR}, {}, "noise_multiplier must"),
         ({"type": "MfGaussian", "noise_multiplier": 1.0, "strategy": BISR, "n_steps": 5}, {}, "that of the state, 5"),
         ({"type": "MfGaussian", "strategy": BISR, "n_steps": np.ones(2)}, {}, "n_steps must be an integer"),
         ({"type": "MfGaussian", "strategy": np.ones(2), "n_steps": 3}, {}, 'class under "type"'),

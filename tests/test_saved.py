@@ -200,14 +200,8 @@ class OwnGossip(gossip.GossipMatrix):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda algorithm: {"noise": OwnNoise(algorithm.num_steps, algorithm.num_nodes)},
-            "noise of the algorithm cannot be saved.*OwnNoise.*CausalNoise",
-        ),
-        (
-            lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)},
-            "participation of .* cannot be saved.*OwnScheme.*Explicit",
-        ),
+        (lambda algorithm: {"noise": OwnNoise(algorithm.num_steps, algorithm.num_nodes)}, "noise of the algorithm"),
+        (lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)}, "participation of .* cannot"),
         (lambda algorithm: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
         (
             lambda algorithm: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},

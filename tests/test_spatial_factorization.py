@@ -287,10 +287,7 @@ def test_where_no_seed_helps_private_noise_is_all(graph):
         ({"max_iterations": 0}, "max_iterations"),
         ({"method": "simplex"}, "method"),
         ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
-        (
-            {"groups": [list(range(15))], "coalition_size": 1, "private": False},
-            r"coalition \{Acciaiuoli\} knows every seed of node Medici",
-        ),
+        ({"groups": [list(range(15))], "coalition_size": 1, "private": False}, r"coalition \{Acciaiuoli\} knows every"),
         ({"groups": [list(range(15))], "method": "simplex"}, "method"),
     ],
 )

@@ -145,10 +145,7 @@ def test_a_victim_is_audited_alone(capsys):
         (["--one-run", "--trials", "500"], "--one-run has one; give --canaries"),
         (["--one-run", "--trials", "4000"], "--trials 4000 counts runs"),  # the default, typed
         (["--one-run", "--unit", "user", "--participation", "every-step"], "--unit user has one user"),
-        (
-            ["--one-run", "--participation", "balls-in-bins", "--epsilon", "2", "--delta", "1e-6"],
-            "records of public batches",
-        ),
+        (["--one-run", "--participation", "balls-in-bins", "--epsilon", "2", "--delta", "1e-6"], "records of public"),
         (
             ["--one-run", "--participation", "cyclic-poisson", "--sampling-rate", "0.5", "--noise-std", "1"],
             "public batch",

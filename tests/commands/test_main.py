@@ -228,10 +228,7 @@ def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, cap
         (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
         (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
         (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
-        (
-            ["account", "--adjacency", "substitution"],
-            "unknown adjacency 'substitution'; it is called 'replace-one' here.",
-        ),
+        (["account", "--adjacency", "substitution"], "unknown adjacency 'substitution'; it is called 'replace-one"),
         (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
         (["compare", "--learning-rate", "1"], "it is called --lr here."),
         (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),

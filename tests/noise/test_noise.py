@@ -238,10 +238,7 @@ REFUSED = [
     (lambda: SpatioTemporalNoise(OWN, np.zeros((2, 0)), np.zeros((0, 2)), 2), "at least one column"),
     (lambda: SpatioTemporalNoise(OWN, OWN, np.ones((2, 3)), 2), r"holders must have shape \(2, 2\), got \(2, 3\)"),
     (lambda: SpatioTemporalNoise(OWN, [[1.0, np.nan], [0.0, 1.0]], ALL, 2), "factor must be finite"),
-    (
-        lambda: SpatioTemporalNoise(OWN, [[1.0, 0.5], [0.0, 1.0]], OWN, 2),
-        r"factor\[0, 1\] = 0.5 while node 0 does not hold",
-    ),
+    (lambda: SpatioTemporalNoise(OWN, [[1.0, 0.5], [0.0, 1.0]], OWN, 2), r"factor\[0, 1\] = 0.5 while node 0 does"),
     (lambda: StepNoise(F, OWN, 2, 2), r"factor\[0, 1\] = 2 while node 0 does not hold column 1"),
     (lambda: StepNoise(F, ALL, 0, 2), "num_steps must be an integer >= 1, got 0"),
     (lambda: IndependentNoise(2, 0), "num_nodes must be an integer >= 1, got 0"),

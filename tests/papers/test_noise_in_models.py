@@ -403,10 +403,7 @@ SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN),
-            r"learning_rate must be at most 1 / smoothness = 0.25 .* got 0.3",
-        ),
+        (lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN), "learning_rate must be at most 1 / smoothness"),
         (lambda: decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
         (
             lambda: decor_disagreement(

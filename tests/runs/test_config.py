@@ -237,12 +237,7 @@ def test_a_file_is_the_config_of_python(tmp_path):
         ("epochs = 2", 'attackers = "0"', 4, "attackers: attackers belongs to trust model pndp or secure-sum; those"),
         ("[tuning]\nseeds = 3", "[tuning]\nseed = 3", 12, "seed: unknown key; did you mean 'seeds'?"),
         ("[tuning]\nseeds = 3", "[tuning]\nshare = 2", 12, "share: share must be"),
-        (
-            "[tuning]\nseeds = 3",
-            "[tuning]\nfirst-seed = 1",
-            12,
-            "first-seed: seed 1 would be used for tuning and for the tables",
-        ),
+        ("[tuning]\nseeds = 3", "[tuning]\nfirst-seed = 1", 12, "first-seed: seed 1 would be used for tuning"),
         ("[tuning]", "[tunning]", 11, "tunning: unknown table; known: sweep, tuning"),
     ],
 )

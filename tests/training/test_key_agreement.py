@@ -402,10 +402,7 @@ def test_all_holders_and_only_they_end_up_with_the_secret(sets):
         (lambda: NodeIdentity("a" * 32), "private must be 32 bytes, got str"),
         (lambda: pair_key(ALICE, b"x", run_id=RUN, own_label=0, peer_label=1), "32 bytes, got 1 bytes"),
         (lambda: pair_key(ALICE, BOB, run_id=RUN, own_label=0, peer_label=1), "32 bytes, got NodeIdentity"),
-        (
-            lambda: pair_key(ALICE, ALICE.public_bytes, run_id=RUN, own_label=0, peer_label=1),
-            "the node's own public key",
-        ),
+        (lambda: pair_key(ALICE, ALICE.public_bytes, run_id=RUN, own_label=0, peer_label=1), "the node's own public"),
         (lambda: pair_key(ALICE, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=0), "must differ, got 0"),
         (lambda: pair_key(ALICE, BOB.public_bytes, run_id="", own_label=0, peer_label=1), "run_id must be a str"),
         (lambda: pair_key(ALICE, BOB.public_bytes, run_id=7, own_label=0, peer_label=1), "run_id must be a str"),

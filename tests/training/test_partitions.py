@@ -303,15 +303,9 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
         (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
         (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
         (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
-        (
-            lambda: classes(kind="regression", partition="dirichlet:alpha=1"),
-            "a Dirichlet partition skews classes, and the targets of a regression task are none; use Uniform",
-        ),
+        (lambda: classes(kind="regression", partition="dirichlet:alpha=1"), "a Dirichlet partition skews classes"),
         (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
-        (
-            lambda: classes(partition=Dirichlet(0.05)).instance(0, 12),
-            r"at least period=12 records .* \(min_records=\.\.\. of Dirichlet\)",
-        ),
+        (lambda: classes(partition=Dirichlet(0.05)).instance(0, 12), "at least period=12 records"),
     ],
 )
 def test_partitions_that_cannot_be_used(build, message):

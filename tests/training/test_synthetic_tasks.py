@@ -216,14 +216,8 @@ def test_starts():
         (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
         (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
         (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"),
-            "got a singular sum",
-        ),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"),
-            r"with m >= d >= 1, and values \(nodes, m\), got \(3, 1, 2\) and \(3, 1\); add rows of zeros",
-        ),
+        (lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"), "got a singular"),
+        (lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"), "with m >= d >="),
         (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
         (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
         (

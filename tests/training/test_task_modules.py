@@ -48,10 +48,7 @@ def batch_norm_in_training(layer, *rest):
     [
         (batch_norm_in_training(nn.BatchNorm1d(4)), r"layer '1' \(BatchNorm1d\) .*mixes the records"),
         (batch_norm_in_training(nn.SyncBatchNorm(4)), r"layer '1' \(SyncBatchNorm\) .*mixes the records"),
-        (
-            batch_norm_in_training(nn.InstanceNorm1d(4, track_running_stats=True)),
-            r"\(InstanceNorm1d\) keeps running statistics",
-        ),
+        (batch_norm_in_training(nn.InstanceNorm1d(4, track_running_stats=True)), r"\(InstanceNorm1d\) keeps running"),
         (batch_norm_in_training(nn.Dropout(0.5)), r"layer '1' \(Dropout\) draws at random in training mode"),
         (batch_norm_in_training(nn.AlphaDropout(0.1)), r"\(AlphaDropout\) draws at random"),
         (batch_norm_in_training(nn.RReLU()), r"\(RReLU\) draws at random"),
@@ -90,15 +87,9 @@ def test_modules_that_can(build):
         ({"build": lambda: 3}, "build_module must return a torch.nn.Module, got int"),
         ({"build": nn.Identity}, "Identity without a trainable parameter"),
         ({"build": functools.partial(mlp, inputs=2)}, r"Sequential fails on a batch of 4 records of shape \(3,\)"),
-        (
-            {"build": lambda: Wrapped(lambda _, x: (x, x))},
-            "must return one tensor with one row per record .* got tuple",
-        ),
+        ({"build": lambda: Wrapped(lambda _, x: (x, x))}, "must return one tensor with one row per record .* got"),
         ({"build": lambda: Wrapped(lambda _, x: x.sum())}, r"must return one tensor .* got \(\)"),
-        (
-            {"loss": lambda output, target: (output - target).square()},
-            r"scalar tensor for one record \(output \(1,\), target \(\)\), got shape \(1,\)",
-        ),
+        ({"loss": lambda output, target: (output - target).square()}, r"scalar tensor for one record \(output \(1,\)"),
         ({"loss": lambda output, target: 1.0}, "scalar tensor for one record .* got float"),
         ({"loss": nn.functional.cross_entropy}, "loss fails on|scalar tensor"),
     ],
