@@ -8,6 +8,7 @@ A property that says nothing gets Hypothesis's 100, by the profile that `conftes
 
 import os
 
+import hypothesis
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("MFDL_EFFORT", "0.05"))
@@ -18,3 +19,10 @@ SEED = int(os.environ["MFDL_SEED"]) if os.environ.get("MFDL_SEED") else None
 def examples(count: int) -> settings:
     """Settings of a property that deserves this many examples; no deadline, as the first call imports or compiles."""
     return settings(max_examples=max(min(count, FEWEST), round(EFFORT * count)), deadline=None)
+
+
+def given(*strategies, **named):
+    """Hypothesis's `given`; a number that comes first says how many examples the property deserves."""
+    if strategies and isinstance(strategies[0], int):
+        return lambda test: examples(strategies[0])(hypothesis.given(*strategies[1:], **named)(test))
+    return hypothesis.given(*strategies, **named)

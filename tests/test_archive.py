@@ -9,8 +9,8 @@ import safetensors.numpy
 import scipy.sparse as sp
 import torch
 from archives import edited, flipped, parsed
-from effort import examples
-from hypothesis import example, given
+from effort import examples, given
+from hypothesis import example
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from refusals import refuses
@@ -188,8 +188,7 @@ def same(value, other):
     return value == other or value != value
 
 
-@examples(100)
-@given(content=st.dictionaries(st.text(), VALUES, max_size=3))
+@given(100, content=st.dictionaries(st.text(), VALUES, max_size=3))
 @example(content={"text of numpy": np.str_("a\x00")})
 def test_any_plain_values_come_back_with_their_types(tmp_path_factory, content):
     path = archive.write(tmp_path_factory.mktemp("a") / "file", "run", content)

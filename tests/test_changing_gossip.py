@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -25,8 +25,7 @@ def dense(sequence, rounds):
     return [sequence.at(r).dense() for r in range(rounds)]
 
 
-@examples(60)
-@given(connected_graphs(min_nodes=2), st.integers(1, 4), SEEDS)
+@given(60, connected_graphs(min_nodes=2), st.integers(1, 4), SEEDS)
 def test_pairs_average_and_nobody_else_moves(graph, rounds, seed):
     edges = {frozenset(edge) for edge in graph.edges}
     for build, most in ((gossip.random_matchings, graph.number_of_nodes() // 2), (gossip.random_pairs, 1)):
@@ -52,8 +51,7 @@ def test_peers_at_powers_of_two_agree_after_log_n_rounds(n):
     assert gossip.one_peer_exponential(n + 1).is_doubly_stochastic
 
 
-@examples(40)
-@given(st.integers(2, 7), st.data(), SEEDS)
+@given(40, st.integers(2, 7), st.data(), SEEDS)
 def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
     peers = data.draw(st.integers(1, n - 1))
     for W in dense(gossip.peer_sampling(n, 3, peers, seed), 3):
@@ -62,8 +60,7 @@ def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
         assert (np.diagonal(W) > 0).all()
 
 
-@examples(60)
-@given(gossip_matrices(), st.floats(0, 0.9), SEEDS)
+@given(60, gossip_matrices(), st.floats(0, 0.9), SEEDS)
 def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, rate, seed):
     n, whole = W.num_nodes, W.dense()
     online = gossip.sampled_presence(n, 3, rate, seed)
@@ -93,8 +90,7 @@ def under_dropout(W, name, online, participation):
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
 
 
-@examples(40)
-@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+@given(40, CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
 def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     W, period, epochs = case
     participation, rng = mfdl.Cyclic(epochs=epochs, period=period), np.random.default_rng(seed)
@@ -116,8 +112,7 @@ def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     assert_array_equal(np.broadcast_to(algorithm.sent, (T, n)), online)
 
 
-@examples(60)
-@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+@given(60, CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
 def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)

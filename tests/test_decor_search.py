@@ -4,8 +4,7 @@ import math
 
 import pytest
 from _privacy import applied
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -20,8 +19,8 @@ MH = gossip.metropolis_hastings
 USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
 
 
-@examples(25)
 @given(
+    25,
     graph=connected_graphs(min_nodes=3, max_nodes=7),
     epsilon=st.floats(0.3, 40),
     q=st.integers(0, 1),

@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -121,8 +120,7 @@ def scheduled(draw):
     return algorithm, encoders, sent * np.repeat(rates, n), final * np.repeat(rates, n)
 
 
-@examples(40)
-@given(case=scheduled(), seed=st.integers(0, 99))
+@given(40, case=scheduled(), seed=st.integers(0, 99))
 def test_the_executor_takes_the_steps_of_the_schedule(case, seed):
     algorithm, _, sent, final = case
     T, n = algorithm.num_steps, algorithm.num_nodes
@@ -137,8 +135,7 @@ def test_the_executor_takes_the_steps_of_the_schedule(case, seed):
     assert_allclose(executor.models(state).numpy(), final @ injected, rtol=1e-12, atol=1e-12)
 
 
-@examples(100)
-@given(case=scheduled(), release=st.sampled_from(["none", "all"]))
+@given(100, case=scheduled(), release=st.sampled_from(["none", "all"]))
 def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, release):
     algorithm, encoders, sent, final = case
     n, attacker = algorithm.num_nodes, 0
@@ -166,8 +163,7 @@ def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, relea
             assert_allclose(gram.matrix, X, rtol=closeness, atol=closeness * size)
 
 
-@examples(60)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=4), seed=st.integers(0, 2**16))
+@given(60, W=gossip_matrices(min_nodes=2, max_nodes=4), seed=st.integers(0, 2**16))
 def test_no_schedule_makes_hidden_messages_look_adaptive(W, seed):
     """Whether models can be computed from seen messages does not depend on step sizes; small ones are not rounding."""
     T, n, rng = 3, W.num_nodes, np.random.default_rng(seed)
@@ -234,8 +230,8 @@ def test_where_all_messages_are_seen_step_sizes_momentum_and_decay_change_no_los
         assert_allclose(losses(under(name, **dynamics), MODELS[model]), wanted, rtol=1e-9)
 
 
-@examples(25)
 @given(
+    25,
     W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric", "general")),
     rates=st.lists(st.sampled_from([1.0, 0.3, 0.1]), min_size=4, max_size=4),
     momentum=st.sampled_from([0.0, 0.5]),
@@ -297,8 +293,7 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
 # ---- by name ---------------------------------------------------------------------------------------------
 
 
-@examples(40)
-@given(first=st.floats(1e-3, 10), scale=st.floats(0.5, 1e4), num_steps=st.integers(1, 50))
+@given(40, first=st.floats(1e-3, 10), scale=st.floats(0.5, 1e4), num_steps=st.integers(1, 50))
 def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
     by_hand = {
         "constant": [first for _ in range(num_steps)],

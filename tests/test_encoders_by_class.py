@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
@@ -93,8 +93,9 @@ def test_nodes_of_a_class_share_an_encoder_and_nodes_of_two_participations_none(
 # ---- what it costs ---------------------------------------------------------------------------------------
 
 
-@examples(12)
-@given(graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data())
+@given(
+    12, graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data()
+)
 def test_finer_classes_never_cost_more(graph, scheme, weights, data):
     dynamics = Dynamics(gossip.uniform(graph), momentum=data.draw(st.sampled_from([0.0, 0.5])))
     n = dynamics.num_nodes
@@ -166,8 +167,8 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 # ---- sensitivity -----------------------------------------------------------------------------------------
 
 
-@examples(8)
 @given(
+    8,
     build=st.sampled_from([mafalda_l, mafalda_classes]),
     graph=st.sampled_from(GRAPHS[1:]),
     schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3),
@@ -297,8 +298,7 @@ def grouped(draw):
     return dynamics, draw(st.sampled_from([Cyclic(2, 2), Cyclic(1, 3), Cyclic(3, 1)])), groups, draw(st.integers(1, 2))
 
 
-@examples(12)
-@given(case=grouped())
+@given(12, case=grouped())
 def test_every_coalition_is_held_off_and_nothing_is_wasted(case):
     """Against each set of at most q nodes, one by one; the library's accountant and R by hand agree."""
     dynamics, scheme, groups, q = case

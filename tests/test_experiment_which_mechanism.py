@@ -10,8 +10,7 @@ import _scenes as scenes
 import numpy as np
 import pytest
 import which_mechanism as which
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -48,9 +47,11 @@ def valley(best, steep=1.0):
 
 
 @given(
-    best=st.sampled_from(protocol.RATES[1:-1]), other=st.sampled_from(protocol.RATES[1:-1]), noise=st.floats(0, 1e-3)
+    30,
+    best=st.sampled_from(protocol.RATES[1:-1]),
+    other=st.sampled_from(protocol.RATES[1:-1]),
+    noise=st.floats(0, 1e-3),
 )
-@examples(30)
 def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(best, other, noise):
     trial, requested = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
     trial.choose(["MAFALDA"])

@@ -13,8 +13,7 @@ import numpy as np
 import optimal_noise as optimal_noise
 import pytest
 import which_step_rule as which_step_rule
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -198,8 +197,7 @@ def test_a_small_version_of_step_rules_runs_and_is_reported(tmp_path, capsys):
 P = st.floats(0, 1) | st.sampled_from([0.0, 0.01, 0.02, 0.05, 1.0])
 
 
-@given(p_values=st.lists(P, min_size=1, max_size=6))
-@examples(200)
+@given(200, p_values=st.lists(P, min_size=1, max_size=6))
 def test_holm_is_closed_testing_by_bonferroni(p_values):
     """A hypothesis is rejected at alpha if every set of hypotheses that holds it is, by Bonferroni."""
     corrected, m = statistics.holm(p_values), range(len(p_values))
@@ -242,8 +240,7 @@ def test_plain_percentiles_of_few_scenes_would_be_too_narrow(monkeypatch):
     assert hits / 200 < 0.9
 
 
-@given(losses=st.lists(st.tuples(*[st.floats(0.1, 10)] * 3), min_size=2, max_size=6), scale=st.floats(0.01, 100))
-@examples(50)
+@given(50, losses=st.lists(st.tuples(*[st.floats(0.1, 10)] * 3), min_size=2, max_size=6), scale=st.floats(0.01, 100))
 def test_ratios_and_shares_are_those_of_the_definitions(losses, scale):
     loss, reference, none = np.array(losses).T + np.array([[0.0], [20.0], [0.0]])
     drawn = {"loss": loss, "reference": reference, "none": none}

@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -315,8 +314,8 @@ def test_a_loss_beyond_float64_is_refused(solve):
 RING_DYNAMICS, PART = Dynamics(gossip.metropolis_hastings("ring:n=5"), 0.5), Cyclic(2, 3)
 
 
-@examples(100)
 @given(
+    100,
     W=st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=3)),
     T=st.integers(1, 5),
     momentum=st.sampled_from([0.0, 0.5]),

@@ -11,8 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses
@@ -166,8 +165,7 @@ def tampered(path, kind, where, change):
     return write(path, claim)
 
 
-@examples(40)
-@given(data=st.data())
+@given(40, data=st.data())
 def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data):
     """Parts stay with their nodes, whatever order the nodes of a group are written in."""
     n = data.draw(st.integers(2, 5))

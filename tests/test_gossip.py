@@ -8,7 +8,7 @@ import io
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from effort import examples
-from hypothesis import given, note
+from effort import given
+from hypothesis import note
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -170,8 +170,7 @@ def test_every_format_has_a_writer():
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@examples(100)
-@given(data=st.data())
+@given(100, data=st.data())
 def test_names_are_read_back(folder, kind, data):
     suffix, write, forbidden, isolated = WRITERS[kind]
     graph = data.draw(named_graphs(forbidden=forbidden))
@@ -201,8 +200,7 @@ def test_names_are_read_back(folder, kind, data):
 
 
 @pytest.mark.parametrize("kind", NUMBERED)
-@examples(60)
-@given(graph=named_graphs(least=3))
+@given(60, graph=named_graphs(least=3))
 def test_numbers_are_read_back(folder, kind, graph):
     suffix, write, first = NUMBERED[kind]
     graph = numbered(graph)
@@ -246,8 +244,7 @@ def damages(draw, content):
 
 
 @pytest.mark.parametrize("kind", ["matrix", "metis", "matrix market", "n and both directions"])
-@examples(300)
-@given(data=st.data(), graph=named_graphs(least=3))
+@given(300, data=st.data(), graph=named_graphs(least=3))
 def test_damaged_files_with_counts_or_mirrors_are_the_same_graph_or_refused(folder, kind, data, graph):
     suffix, write, first = NUMBERED[kind]
     graph = numbered(graph)
@@ -269,8 +266,7 @@ def test_damaged_files_with_counts_or_mirrors_are_the_same_graph_or_refused(fold
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "gml", "graphml", "pajek", "json"])
-@examples(300)
-@given(data=st.data())
+@given(300, data=st.data())
 def test_damaged_files_of_names_say_so_or_are_refused(folder, kind, data):
     suffix, write, forbidden, isolated = WRITERS[kind]
     graph = data.draw(named_graphs(3, forbidden + "#%;"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 

@@ -9,8 +9,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -68,9 +68,8 @@ def epsilon_of(algorithm, model, by_samples=False):
     return account(algorithm, Privacy(**options), noise_std=5.0).epsilon(1e-5)
 
 
-@examples(150)
 @given(
-    scheme=st.sampled_from(sorted(SCHEMES)), noise=st.sampled_from(sorted(NOISES)), victim=st.integers(0, N - 1),
+    150, scheme=st.sampled_from(sorted(SCHEMES)), noise=st.sampled_from(sorted(NOISES)), victim=st.integers(0, N - 1),
     steps=st.sets(st.integers(0, T - 1), min_size=1), hidden=st.booleans(), known_noise=st.sets(st.integers(0, N - 1)),
     data=st.data(),
 )  # fmt: skip
@@ -121,8 +120,8 @@ def loss(built, model, victim, release):
     return of_victim
 
 
-@examples(60)
 @given(
+    60,
     W=gossip_matrices(min_nodes=3, max_nodes=7),
     data=st.data(),
     radius=st.integers(0, 3),
@@ -203,8 +202,7 @@ def encoder(kind, rng):
 KINDS = ["dense", "toeplitz", "banded", "inverse", "buffered", "identity"]
 
 
-@examples(100)
-@given(kind=st.sampled_from(KINDS), k=st.integers(1, STEPS), seed=st.integers(0, 99))
+@given(100, kind=st.sampled_from(KINDS), k=st.integers(1, STEPS), seed=st.integers(0, 99))
 def test_the_leading_part_of_an_encoder_makes_the_noise_of_the_first_steps(kind, k, seed):
     rng = np.random.default_rng(seed)
     whole = encoder(kind, rng)
@@ -214,8 +212,7 @@ def test_the_leading_part_of_an_encoder_makes_the_noise_of_the_first_steps(kind,
     np.testing.assert_allclose(part.solve(z[:k]), whole.solve(z)[:k], atol=1e-9)
 
 
-@examples(100)
-@given(scheme=st.sampled_from(STEP_SCHEMES), steps=st.integers(1, STEPS))
+@given(100, scheme=st.sampled_from(STEP_SCHEMES), steps=st.integers(1, STEPS))
 def test_a_shorter_scheme_allows_what_the_whole_one_allows_so_far(scheme, steps):
     short = scheme.first_steps(steps)
     assert steps <= short.num_steps <= STEPS
@@ -234,8 +231,8 @@ def reached(C, scheme, steps):
     return best
 
 
-@examples(60)
 @given(
+    60,
     kind=st.sampled_from(KINDS),
     scheme=st.sampled_from(STEP_SCHEMES),
     seed=st.integers(0, 99),

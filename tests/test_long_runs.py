@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from archives import edited
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -23,7 +23,6 @@ from mfdl.factorization.setting import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.participation import Single
-from tests.effort import examples
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
 PLAIN = Dynamics(RING)
@@ -34,8 +33,8 @@ def dense_loss(dynamics, T, encoder, **counted):
     return float(np.trace(NoiseObjective(dynamics, T, **counted).over_steps() @ N @ N.T))
 
 
-@examples(30)
 @given(
+    30,
     graph=st.sampled_from(["ring:n=5", "path:n=4", "star:n=5", "complete:n=3"]),
     rounds=st.integers(1, 2),
     momentum=st.sampled_from([0.0, 0.5]),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from _guarantees import guarantees
 from _privacy import applied
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -98,8 +98,8 @@ def test_the_noise_of_anti_pgd_holds_its_sensitivity():
 # ---- calibration ------------------------------------------------------------------------------------------
 
 
-@examples(80)
 @given(
+    80,
     algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
     adjacency=st.sampled_from(ADJACENCIES),
     clip_norm=st.floats(1e-6, 1e6),
@@ -118,8 +118,8 @@ def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
     assert accounted == calibrated.guarantee
 
 
-@examples(60)
 @given(
+    60,
     adjacency=st.sampled_from(ADJACENCIES),
     log_epsilon=st.floats(-6, math.log(500)),
     log_delta=st.floats(math.log(1e-300), math.log(0.5)),
@@ -135,8 +135,7 @@ def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
     assert calibrated.guarantee.epsilon(delta) >= epsilon * (1 - 1e-6)
 
 
-@examples(60)
-@given(stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+@given(60, stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
 def test_more_noise_is_never_less_privacy(stds, delta):
     low, high = sorted(stds)
     algorithm = algorithms.anti_pgd(DYN, PART)
@@ -282,8 +281,7 @@ def test_every_step_is_a_set_of_steps_and_no_name(participation):
     assert_allclose(calibrated.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
 
 
-@examples(100)
-@given(patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3), steps=st.integers(4, 5))
+@given(100, patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3), steps=st.integers(4, 5))
 def test_in_every_step_is_read_from_the_patterns(patterns, steps):
     scheme = Explicit([sorted(p) for p in patterns], steps)
     assert scheme.in_every_step == ([set(p.tolist()) for p in scheme.patterns()] == [set(range(steps))])

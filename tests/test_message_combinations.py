@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH, ZIP
@@ -36,8 +35,7 @@ def exactly(algorithm, rows, known_noise, release):
     return exact_view(exact_run(algorithm), sent, known_noise, release=release, combination=fractions)
 
 
-@examples(60)
-@given(data=st.data(), release=st.sampled_from(["none", "average", "all"]))
+@given(60, data=st.data(), release=st.sampled_from(["none", "average", "all"]))
 def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data, release):
     W = data.draw(dyadic_gossip(max_nodes=4))
     build = data.draw(st.sampled_from([algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.muffliato]))
@@ -117,8 +115,7 @@ def test_sums_are_those_of_the_receivers():
     assert np.flatnonzero(messages[0]).tolist() == [2]
 
 
-@examples(40)
-@given(W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
+@given(40, W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
 def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
     algorithm, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
     model = trust.SecureSum([0] if attacked else [])

@@ -9,8 +9,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from test_trust import GAP, dynamics, privacy, settings_of_noise
@@ -67,8 +66,7 @@ def test_a_coalition_of_receivers_is_the_worst_of_all_sets_of_that_size():
 # ---- budgets by pair -----------------------------------------------------------------------------------------------
 
 
-@examples(20)
-@given(graph=connected_graphs(2, 4), seed=st.integers(0, 99), rounds=st.integers(1, 3))
+@given(20, graph=connected_graphs(2, 4), seed=st.integers(0, 99), rounds=st.integers(1, 3))
 def test_every_pair_keeps_its_budget_and_one_of_them_needs_it(graph, seed, rounds):
     n = graph.number_of_nodes()
     budgets = np.random.default_rng(seed).uniform(0.3, 1.5, (n, n))
@@ -126,8 +124,7 @@ def test_seeds_of_groups_save_noise_and_train():
 # ---- symmetries ----------------------------------------------------------------------------------------------------
 
 
-@examples(20)
-@given(n=st.integers(3, 9), steps=st.sets(st.integers(1, 4), min_size=1, max_size=3), seed=st.integers(0, 99))
+@given(20, n=st.integers(3, 9), steps=st.sets(st.integers(1, 4), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_every_place_of_a_circulant_graph_is_reached_by_a_symmetry(n, steps, seed):
     order = np.random.default_rng(seed).permutation(n)
     graph = nx.relabel_nodes(nx.circulant_graph(n, [1, *steps]), dict(enumerate(order.tolist())))
@@ -155,8 +152,7 @@ def test_one_attacker_and_one_covariance_stand_for_all_on_symmetric_graphs(graph
 # ---- what is sent before a node leaves -----------------------------------------------------------------------------
 
 
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
     if data.draw(st.booleans()):
         algorithm = data.draw(linear_algorithms())

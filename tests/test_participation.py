@@ -12,8 +12,7 @@ import pytest
 import torch
 from _guarantees import guarantees
 from archives import edited
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses, unsupported
@@ -83,16 +82,14 @@ def test_dictionaries_are_plain_and_files_give_it_back(part):
     assert part.describe()
 
 
-@examples(60)
-@given(T=st.integers(1, 9), k=st.integers(1, 5), b=st.integers(1, 10))
+@given(60, T=st.integers(1, 9), k=st.integers(1, 5), b=st.integers(1, 10))
 def test_min_separation_lists_the_maximal_sets_once_each(T, k, b):
     scheme = MinSeparation(T, k, b)
     assert sorted(tuples(scheme)) == separated_patterns(T, k, b)
     assert scheme.num_patterns == len(tuples(scheme))
 
 
-@examples(20)
-@given(k=st.integers(1, 3), b=st.integers(1, 4))
+@given(20, k=st.integers(1, 3), b=st.integers(1, 4))
 def test_once_per_epoch_lists_one_step_of_each_epoch(k, b):
     scheme = OncePerEpoch(k, b)
     assert tuples(scheme) == once_per_epoch_patterns(k, b)
@@ -289,8 +286,7 @@ def test_numbers_of_no_participation_are_refused(tmp_path, of_node):
 # ---- accounting ------------------------------------------------------------------------------------------
 
 
-@examples(25)
-@given(kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
+@given(25, kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
 def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
     C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors
     algorithm = algorithms.mf_dsgd(RING, ParticipationByNode(kinds), C)

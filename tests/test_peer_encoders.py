@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy.linalg import toeplitz

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
@@ -26,8 +26,7 @@ def of_rounds(W, rounds, polynomial="chebyshev", **more):
     return mfdl.Dynamics(W, gossip_rounds=rounds, polynomial=polynomial, **more)
 
 
-@examples(100)
-@given(W=SYMMETRIC, rounds=st.integers(1, 12))
+@given(100, W=SYMMETRIC, rounds=st.integers(1, 12))
 def test_a_step_is_the_chebyshev_polynomial_of_the_other_eigenvalues(W, rounds):
     """By its recursion of two terms; so no polynomial of the degree is smaller on their interval."""
     assume(W.is_connected)
@@ -47,8 +46,7 @@ def test_a_step_is_the_chebyshev_polynomial_of_the_other_eigenvalues(W, rounds):
     assert np.abs(dynamics.step_eigenvalues(lam[:-1])).max() <= np.abs(powers).max() + 1e-9
 
 
-@examples(60)
-@given(W=SYMMETRIC, rounds=st.integers(1, 5), seed=st.integers(0, 99))
+@given(60, W=SYMMETRIC, rounds=st.integers(1, 5), seed=st.integers(0, 99))
 def test_no_other_roots_leave_less_noise(W, rounds, seed):
     assume(W.is_connected)
     rng, lam = np.random.default_rng(seed), np.sort(np.linalg.eigvalsh(W.dense()))[:-1]
@@ -70,8 +68,7 @@ def test_eight_rounds_average_a_ring_of_16_exactly():
     assert_allclose(step, 1 / 16, atol=1e-8)
 
 
-@examples(40)
-@given(W=SYMMETRIC, rounds=st.integers(2, 4), seed=st.integers(0, 99))
+@given(40, W=SYMMETRIC, rounds=st.integers(2, 4), seed=st.integers(0, 99))
 def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
     assume(W.is_connected)
     dynamics = of_rounds(W, rounds)
@@ -82,8 +79,8 @@ def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
     assert_allclose(models, dynamics.step_weights(0) @ start, atol=1e-9)
 
 
-@examples(20)
 @given(
+    20,
     W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]),
     rounds=st.integers(1, 3),
     name=st.sampled_from(["chebyshev", "least-noise"]),

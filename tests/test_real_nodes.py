@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from real_nodes import auditing, frames, launching
@@ -91,8 +90,7 @@ def test_a_frame_that_was_taken_is_refused_when_it_comes_again():
     refuses("frame 0 where", lambda: received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0)), error=Refused)
 
 
-@examples(100)
-@given(order=st.lists(st.integers(0, 4), max_size=8))
+@given(100, order=st.lists(st.integers(0, 4), max_size=8))
 def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_more(order):
     sent = [message(step, sequence=step, body=bytes([step])) for step in range(5)]
     right = next((i for i, step in enumerate(order) if step != i), len(order))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -36,8 +35,8 @@ def test_more_models_than_there_are_are_refused():
     refuses("averages the last 5 of 4 models", lambda: built().releasing("average:5"))
 
 
-@examples(60)
 @given(
+    60,
     built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
     model=st.sampled_from(["last", "average:1", "exponential:2"]),
     rounds=st.integers(0, 2),

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import examples
+from effort import given
 from exact import inverse
-from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -49,9 +48,8 @@ def exact_worst(graph, colluders, local, pair):
     return max(inverse(R)[i][i] for i in range(len(honest)))
 
 
-@examples(40)
 @given(
-    graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(0, 2),
+    40, graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(0, 2),
     local=st.sampled_from([0.25, 1.0, 3.0]), pair=st.sampled_from([0.0, 0.5, 8.0]),
     clip=st.floats(0.1, 10), nu=st.floats(0.1, 100), adjacency=st.sampled_from(["zero-out", "replace-one"]),
 )  # fmt: skip

@@ -9,8 +9,7 @@ import pytest
 import safetensors.numpy
 import scipy.sparse as sp
 from archives import edited
-from effort import examples
-from hypothesis import given
+from effort import given
 from refusals import refuses
 
 import mfdl
@@ -79,14 +78,12 @@ def assert_same(algorithm, again):
         assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]
 
 
-@examples(60)
-@given(algorithm=linear_algorithms(ALL_NAMES))
+@given(60, algorithm=linear_algorithms(ALL_NAMES))
 def test_algorithms_of_the_registry_come_back_as_they_were(algorithm):
     assert_same(algorithm, archive.copied(algorithm, "algorithm"))
 
 
-@examples(60)
-@given(algorithm=user_algorithms())
+@given(60, algorithm=user_algorithms())
 def test_algorithms_of_a_user_come_back_as_they_were(algorithm):
     assert_same(algorithm, archive.copied(algorithm, "algorithm"))
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -92,8 +91,7 @@ PART = Cyclic(2, 2)
 SEEDS_OF_EDGES = [(0, 1), (1, 2), (2, 3)]
 
 
-@examples(10)
-@given(iterations=st.integers(1, 4), solver=st.sampled_from(["dense", "autodiff"]))
+@given(10, iterations=st.integers(1, 4), solver=st.sampled_from(["dense", "autodiff"]))
 def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, solver):
     with pytest.raises(NotConverged, match=r"at most .* % above the .* tolerance 1e-14; raise max_iter") as caught:
         factorize(DYN, PART, solver=solver, tolerance=1e-14, max_iterations=iterations)

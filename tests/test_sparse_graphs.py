@@ -9,8 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses
@@ -50,8 +49,8 @@ def test_a_graph_keeps_its_labels_and_largest_component(G, shift):
     assert_same(graphs.load_sparse(G, largest_component=True), graphs.load(G, largest_component=True))
 
 
-@examples(60)
 @given(
+    60,
     edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1),
     separator=st.sampled_from([" ", "\t", "  "]),
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),
@@ -88,8 +87,7 @@ def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
     assert integer_edges(path) is None
 
 
-@examples(40)
-@given(n=st.integers(10, 60), degree=st.integers(2, 3), seed=st.integers(0, 10**6))
+@given(40, n=st.integers(10, 60), degree=st.integers(2, 3), seed=st.integers(0, 10**6))
 def test_regular_draws_are_simple_and_regular(n, degree, seed):
     n += n * degree % 2
     edges = named.regular_edges(n, degree, seed)
@@ -105,8 +103,7 @@ def test_regular_draws_are_uniform():
     assert abs(hexagons / 2000 - 6 / 7) < 0.05
 
 
-@examples(40)
-@given(n=st.integers(2, 40), p=st.sampled_from([0.01, 0.3, 0.9, 1.0]), seed=st.integers(0, 10**6))
+@given(40, n=st.integers(2, 40), p=st.sampled_from([0.01, 0.3, 0.9, 1.0]), seed=st.integers(0, 10**6))
 def test_erdos_renyi_draws_distinct_pairs(n, p, seed):
     edges = named.erdos_renyi_edges(n, p, seed)
     assert len({(a, b) for a, b in edges.tolist()}) == len(edges)

@@ -9,8 +9,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -66,8 +66,7 @@ def test_florentine_reference_values():
     assert solved.status == "optimal"
 
 
-@examples(40)
-@given(graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
+@given(40, graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
 def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, uniform):
     dynamics = Dynamics(gossip.uniform(graph) if uniform else MH(graph))
     n = dynamics.num_nodes
@@ -85,8 +84,7 @@ def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, unifor
         assert solved.gap <= 1e-4 + 1e-12
 
 
-@examples(25)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
+@given(25, graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
 def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
     dynamics = Dynamics(MH(graph))
     n = dynamics.num_nodes
@@ -110,8 +108,7 @@ def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
     assert_allclose(solved.covariance, solved.sigma_ldp**2 * np.eye(n) + solved.sigma_cor**2 * L, atol=1e-9)
 
 
-@examples(15)
-@given(graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
+@given(15, graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
 def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, q, seed):
     dynamics = Dynamics(MH(graph))
     n = dynamics.num_nodes
@@ -175,8 +172,7 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
 
 
-@examples(25)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
+@given(25, graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
 def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(graph, builder):
     dynamics = Dynamics(MH(graph))
     apart, shared = (algorithms.build(builder, dynamics, EveryStep(3), all_shared=given) for given in (False, True))
@@ -328,8 +324,7 @@ def test_laplacian_is_incidence_times_its_transpose_for_every_orientation(graph,
     assert_allclose(decor_covariance(laplacian(graph), 0.5, 2.0), 0.25 * np.eye(len(L)) + 4 * N @ N.T, atol=1e-14)
 
 
-@examples(40)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 4))
+@given(40, graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 4))
 def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(graph, q):
     n = len(graph)
     if q >= n:

@@ -9,8 +9,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -89,8 +89,7 @@ def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-avera
 # ---- what a richer form saves ----------------------------------------------------------------------------
 
 
-@examples(12)
-@given(case=cases())
+@given(12, case=cases())
 @pytest.mark.slow
 def test_a_richer_form_never_costs_more(case):
     dynamics, scheme, counted = case
@@ -134,8 +133,7 @@ EVERYTHING = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@examples(5)
-@given(case=cases(max_nodes=4, max_steps=4))
+@given(5, case=cases(max_nodes=4, max_steps=4))
 @example(case=EVERYTHING)
 @example(case=(Dynamics(half_lazy("path:n=3")), Cyclic(2, 1), {}))  # per-mode keeps in-class entries of 4e-4
 def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):

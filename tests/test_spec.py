@@ -4,8 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -38,15 +37,13 @@ keys = st.text("abcdefghij_", min_size=1, max_size=8)
 values = st.text("abc019.+-", min_size=1, max_size=8)
 
 
-@examples(100)
-@given(name=keys, settings=st.lists(st.tuples(keys, values), max_size=4))
+@given(100, name=keys, settings=st.lists(st.tuples(keys, values), max_size=4))
 def test_a_written_text_is_read_back(name, settings):
     text = f"{name}: " + " , ".join(f"{key} = {value}" for key, value in settings)
     assert parse(text) == (name, tuple(settings))
 
 
-@examples(100)
-@given(name=keys, texts=st.lists(values, max_size=4))
+@given(100, name=keys, texts=st.lists(values, max_size=4))
 def test_values_by_position_are_read_back(name, texts):
     assert parse(":".join([name, *texts])) == (name, tuple((None, text) for text in texts))
 

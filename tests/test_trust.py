@@ -8,8 +8,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
@@ -317,8 +316,8 @@ def settings_of_noise(draw):
     return dynamics(graph, draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 0.3]))), scheme
 
 
-@examples(20)
 @given(
+    20,
     setting=settings_of_noise(),
     trust=st.sampled_from([AnyReceiver(), Eavesdropper(), Coalitions(1)]),
     published=st.booleans(),

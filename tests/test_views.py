@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH
@@ -27,8 +26,7 @@ from mfdl.trust.knowledge import Knowledge
 # ---- bare views ---------------------------------------------------------------------------------------------------
 
 
-@examples(40)
-@given(case=integer_views())
+@given(40, case=integer_views())
 def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     A, B = case
     kinds = [np.asarray, sp.csr_array, sp.coo_array, aslinearoperator, lambda M: M.astype(int).tolist()]
@@ -93,8 +91,7 @@ def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
     assert options[0].sensitivity_squared < math.inf
 
 
-@examples(30)
-@given(seed=st.integers(0, 999), node=st.integers(0, 2))
+@given(30, seed=st.integers(0, 999), node=st.integers(0, 2))
 def test_known_gradients_of_others_change_nothing(seed, node):
     rng = np.random.default_rng(seed)
     A, B = rng.standard_normal((2, 4, 6))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -98,8 +97,7 @@ def test_noise_shared_inside_a_step_hides_no_node_from_those_who_hold_it(model):
     assert_allclose(private, alone.mu)
 
 
-@examples(30)
-@given(seed=st.integers(0, 999), order=st.permutations(range(N)))
+@given(30, seed=st.integers(0, 999), order=st.permutations(range(N)))
 def test_holders_are_those_of_the_exact_inverse_whatever_rounds(seed, order):
     """Node 1 uses a column of its own, nodes 0 and 2 use it besides one of theirs; columns in any order."""
     pattern = np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]])
@@ -116,8 +114,7 @@ def test_each_node_with_the_column_of_another_has_noise_of_its_own():
     assert_allclose(swapped.noise_std, calibrated(C, mfdl.trust.LDP()).noise_std)
 
 
-@examples(30)
-@given(seed=st.integers(0, 999))
+@given(30, seed=st.integers(0, 999))
 def test_full_blocks_lose_what_their_gram_says(seed):
     """Against outsiders, by the sum of |C^T C| over the pairs of steps in which a record of a node takes part."""
     B = full_blocks(seed)

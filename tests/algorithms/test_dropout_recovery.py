@@ -5,8 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -52,8 +51,7 @@ def planned(noise, online, recovery):
     return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
 
 
-@examples(60)
-@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+@given(60, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
 def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
@@ -71,8 +69,7 @@ def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery
     assert run.noise.scaled(np.full(W.num_nodes, 2.0)).to_dense() == pytest.approx(2 * N)
 
 
-@examples(30)
-@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+@given(30, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
 def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation, key = mfdl.Cyclic(epochs=epochs, period=period), mfdl.NoiseKey.from_seed(1)
@@ -92,8 +89,7 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
             assert_allclose(node_stream_.step(t), wanted[t, [u]], atol=1e-9)
 
 
-@examples(30)
-@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+@given(30, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
 def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
@@ -114,8 +110,7 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, ra
 
 
 @pytest.mark.slow
-@examples(20)
-@given(gossip_matrices(kinds=("symmetric",), min_nodes=3, max_nodes=4), st.integers(1, 2), SEEDS)
+@given(20, gossip_matrices(kinds=("symmetric",), min_nodes=3, max_nodes=4), st.integers(1, 2), SEEDS)
 def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_takes(W, missing, seed):
     """Of noise fresh in each step: the offline set may change in each step, and its columns are dropped or known."""
     n, participation = W.num_nodes, mfdl.Cyclic(epochs=1, period=2)

@@ -6,8 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from numpy.testing import assert_allclose
 from refusals import refuses
 
@@ -31,8 +30,7 @@ def test_dp_dsgd_from_its_arrays_is_dp_dsgd():
     assert mapped.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
 
 
-@examples(30)
-@given(dyadic_gossip())
+@given(30, dyadic_gossip())
 def test_who_hears_whom_is_inferred(matrix):
     w, n = matrix.weights.toarray(), matrix.num_nodes
     mapped = from_maps({"P": np.eye(n), "Q": -np.eye(n), "K": w}, EveryStep(2))

@@ -6,8 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -72,8 +71,7 @@ def test_operators_are_those_of_the_definition(name, W):
     check_operators(built.with_divisors([1, 2, 3, 5]))
 
 
-@examples(60)
-@given(algorithm=linear_algorithms(), data=st.data())
+@given(60, algorithm=linear_algorithms(), data=st.data())
 def test_operators_on_any_gossip(algorithm, data):
     check_operators(algorithm)
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
@@ -178,8 +176,7 @@ def masks_of(algorithm, rng):
     return seen, gradients, parts
 
 
-@examples(150)
-@given(user_algorithms(), st.integers(0, 2**32 - 1))
+@given(150, user_algorithms(), st.integers(0, 2**32 - 1))
 def test_what_is_called_known_is_a_combination_of_what_is_seen(algorithm, seed):
     """Models before a step of what came earlier; final models and injected sums of everything. Never the other way."""
     seen, gradients, parts = masks_of(algorithm, np.random.default_rng(seed))
@@ -206,8 +203,7 @@ def test_what_is_called_known_is_a_combination_of_what_is_seen(algorithm, seed):
         assert spanned(rows(injected), earlier)
 
 
-@examples(60)
-@given(user_algorithms(), st.integers(0, 2**32 - 1))
+@given(60, user_algorithms(), st.integers(0, 2**32 - 1))
 def test_who_sees_more_knows_more(algorithm, seed):
     rng = np.random.default_rng(seed)
     seen, gradients, parts = masks_of(algorithm, rng)

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -49,11 +48,10 @@ def runs(draw, *, varying=True, max_steps=5):
     return W, rng.uniform(0.1, 1.0, T), rng.normal(size=(T, n))
 
 
-few = examples(30)
+few = 30
 
 
-@few
-@given(runs(), st.sampled_from([0.0, 0.5, 0.9]))
+@given(few, runs(), st.sampled_from([0.0, 0.5, 0.9]))
 def test_gradient_tracking_is_its_equations(run, momentum):
     W, rates, i = run
     T, n = i.shape
@@ -71,8 +69,7 @@ def test_gradient_tracking_is_its_equations(run, momentum):
         assert_allclose(y.mean(), v.mean(), atol=1e-12)
 
 
-@few
-@given(runs())
+@given(few, runs())
 def test_exact_diffusion_is_its_equations(run):
     W, rates, i = run
     T, n = i.shape
@@ -84,8 +81,7 @@ def test_exact_diffusion_is_its_equations(run):
     assert_allclose(models_of(exact_diffusion(Dynamics(W, rates), EveryStep(T)), i), sums, atol=1e-12)
 
 
-@few
-@given(runs(), st.integers(0, 3))
+@given(few, runs(), st.integers(0, 3))
 def test_delayed_messages_are_used_late(run, delay):
     W, rates, i = run
     T, n = i.shape
@@ -101,8 +97,7 @@ def test_delayed_messages_are_used_late(run, delay):
     assert_allclose(messages_of(algorithm, i), [m[t] for t in range(T)], atol=1e-12)
 
 
-@few
-@given(runs(varying=False), st.sampled_from([0.0, 0.25, 1.0]))
+@given(few, runs(varying=False), st.sampled_from([0.0, 0.25, 1.0]))
 def test_forwarded_messages_are_used_once(run, share):
     W, rates, i = run
     T, n = i.shape
@@ -120,8 +115,7 @@ def test_forwarded_messages_are_used_once(run, share):
     assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
 
 
-@few
-@given(runs(), st.integers(1, 3))
+@given(few, runs(), st.integers(1, 3))
 def test_local_steps_gossip_when_it_is_due(run, steps):
     W, rates, i = run
     T, n = i.shape

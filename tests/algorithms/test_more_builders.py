@@ -8,8 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -92,8 +91,8 @@ def test_gossip_rounds_may_come_with_the_dynamics():
 # ---- DECOR ----------------------------------------------------------------------------------------------------------
 
 
-@examples(40)
 @given(
+    40,
     W=gossip_matrices(max_nodes=6),
     local=st.sampled_from([0.0, 0.5, 1.0]),
     pair=st.sampled_from([0.0, 2.0]),
@@ -130,8 +129,7 @@ def test_decor_refuses(bad):
 # ---- any covariance over nodes ---------------------------------------------------------------------------------------
 
 
-@examples(30)
-@given(n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
+@given(30, n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
 def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
     F = np.random.default_rng(seed).integers(-2, 3, (n, rank)).astype(float)
     F[0, 0] = 1.0
@@ -173,8 +171,7 @@ def test_a_bad_covariance_is_refused(R, text):
 # ---- Zip-DL ---------------------------------------------------------------------------------------------------------
 
 
-@examples(30)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
+@given(30, W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
 def test_zip_dl_noise_by_its_formula(W, sigma):
     """arXiv:2403.11795, Algorithm 1: variances, cancellation for the sender, nothing shared between senders."""
     algorithm = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)

@@ -6,8 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -44,8 +43,7 @@ def shares(graph):
     return S / S.sum(axis=0)
 
 
-@examples(60)
-@given(digraphs(), st.integers(1, 6), SEEDS)
+@given(60, digraphs(), st.integers(1, 6), SEEDS)
 def test_weights_and_models_are_sums_pushed_along_edges(parts, rounds, seed):
     sequence, n = gossip.push_sum(parts, rounds), len(parts[0])
     x, w = np.random.default_rng(seed).normal(size=n), np.ones(n)
@@ -69,8 +67,7 @@ def test_all_models_become_the_average_of_the_first_ones(parts):
     assert_allclose(z, 3.0, atol=1e-9)
 
 
-@examples(40)
-@given(digraphs(), st.integers(1, 5), SEEDS)
+@given(40, digraphs(), st.integers(1, 5), SEEDS)
 def test_the_run_is_stochastic_gradient_push(parts, T, seed):
     n, rng = len(parts[0]), np.random.default_rng(seed)
     rates, injected = rng.uniform(0.1, 1, T), rng.normal(size=(2, T, n, 1))
@@ -90,8 +87,7 @@ def test_the_run_is_stochastic_gradient_push(parts, T, seed):
     assert x.sum() == pytest.approx(start.sum() - (rates[:, None] * injected.sum(0)[..., 0]).sum(), abs=1e-10)
 
 
-@examples(40)
-@given(digraphs(4), st.integers(1, 3), st.integers(1, 2), st.data())
+@given(40, digraphs(4), st.integers(1, 3), st.integers(1, 2), st.data())
 def test_losses_are_those_of_the_sums_received(parts, period, epochs, data):
     """Seen by all: what D-SGD loses. By one node: the rows of the sums it got, its own noise left out."""
     participation, n = mfdl.Cyclic(epochs=epochs, period=period), len(parts[0])
@@ -176,8 +172,7 @@ def built(case, participation=None):
     return random_walk(mfdl.Dynamics(W, rates), participation, walk=walk, to_all=to_all)
 
 
-@examples(60)
-@given(gossip_matrices(), st.integers(1, 8), SEEDS)
+@given(60, gossip_matrices(), st.integers(1, 8), SEEDS)
 def test_a_walk_goes_along_weights_and_its_seed_decides(W, steps, seed):
     walk = gossip.sampled_walk(W, steps, seed)
     assert walk.shape == (steps + 1,)
@@ -197,8 +192,7 @@ def test_moves_are_as_frequent_as_their_probabilities():
     assert_array_equal(gossip.sampled_walk(circle, 6, seed=0, start=3), [3, 4, 0, 1, 2, 3, 4])
 
 
-@examples(40)
-@given(walks(), SEEDS)
+@given(40, walks(), SEEDS)
 def test_the_run_is_one_model_that_walks(case, seed):
     W, rates, walk, to_all = case
     algorithm, n, T = built(case), W.num_nodes, len(rates)
@@ -228,8 +222,7 @@ def between_sightings(walk, victim, attacker, rates):
     return total
 
 
-@examples(60)
-@given(walks(max_steps=8), st.data())
+@given(60, walks(max_steps=8), st.data())
 def test_who_has_the_token_now_and_then_sees_it_under_all_noise_since(case, data):
     W, rates, walk, _ = case
     algorithm = built((W, rates, walk, False))
@@ -244,8 +237,7 @@ def test_who_has_the_token_now_and_then_sees_it_under_all_noise_since(case, data
 MODELS = (trust.LDP(), trust.named("eavesdropper"), trust.PNDP([0]), trust.ReleasedOnly())
 
 
-@examples(60)
-@given(walks(max_steps=5), st.integers(0, 3), st.booleans())
+@given(60, walks(max_steps=5), st.integers(0, 3), st.booleans())
 def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
     """Rows of all messages that are sent and seen, of final models where they are released, known noise left out."""
     W, rates, walk, to_all = case
@@ -322,8 +314,7 @@ def taut_string(entering):
     return total
 
 
-@examples(20)
-@given(walks(max_steps=7), st.data())
+@given(20, walks(max_steps=7), st.data())
 def test_for_training_noise_since_the_visit_hides_it_where_steps_do_not_expand(case, data):
     """One number for each time that the attacker gets the token: 1 / t, t steps after a single visit."""
     W, rates, walk, _ = case

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -73,8 +72,7 @@ def check(algorithm, rows):
     return workload, exact
 
 
-@examples(150)
-@given(algorithm=linear_algorithms(ALL_NAMES, max_nodes=3, max_epochs=2, max_period=2), rows=ROWS, data=st.data())
+@given(150, algorithm=linear_algorithms(ALL_NAMES, max_nodes=3, max_epochs=2, max_period=2), rows=ROWS, data=st.data())
 def test_the_matrices_of_every_algorithm(algorithm, rows, data):
     if not algorithm.noise_on_messages:
         sizes = st.lists(st.integers(1, 4), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes)
@@ -91,8 +89,7 @@ def test_the_matrices_of_every_algorithm(algorithm, rows, data):
     assert workload.noising == ("C^-1" if N.shape[0] == N.shape[1] else "C^+")
 
 
-@examples(200)
-@given(algorithm=user_algorithms(), rows=ROWS)
+@given(200, algorithm=user_algorithms(), rows=ROWS)
 def test_an_encoder_where_there_is_one_exactly_and_words_where_there_is_none(algorithm, rows):
     workload, exact = check(algorithm, rows)
     if workload is None:

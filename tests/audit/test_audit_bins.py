@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -294,8 +293,7 @@ def test_the_draws_of_the_library_pass(bins, epochs, nodes, seed):
     assert "false alarm" in draws.sentence()
 
 
-@given(st.integers(1, 4), st.integers(2, 5), st.integers(1, 6), st.integers(0, 2**32 - 1))
-@examples(60)
+@given(60, st.integers(1, 4), st.integers(2, 5), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_tails_are_never_below_those_of_the_exact_law(groups, bins, size, seed):
     """Against the law of the sum of squares by enumeration of compositions."""
     exact = {0: 1.0}
@@ -379,9 +377,8 @@ def test_log_moments_are_finite_for_many_records():
     assert math.isfinite(bin_draws.tails(np.array([[1024, 0, 0, 0]]))[1])
 
 
-@examples(40)
 @given(
-    epochs=st.integers(1, 2), bins=st.integers(1, 3), adjacency=st.sampled_from(["zero-out", "replace-one"]),
+    40, epochs=st.integers(1, 2), bins=st.integers(1, 3), adjacency=st.sampled_from(["zero-out", "replace-one"]),
     public=st.booleans(), seed=st.integers(0, 100),
 )  # fmt: skip
 def test_the_statistic_is_the_ratio_of_dense_mixtures(epochs, bins, adjacency, public, seed):

@@ -8,7 +8,8 @@ from statistics import NormalDist
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from mfdl.audit import bounds

@@ -6,8 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from last_bits import nudged
 
@@ -99,12 +98,12 @@ def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can
 
 
 @given(
+    20,
     data=st.data(),
     scheme=st.sampled_from(
         [OncePerEpoch(2, 3), MinSeparation(7, 3, 2), Cyclic(3, 4), EveryStep(12), Explicit([[1], [0, 3], [0, 2, 4]], 5)]
     ),
 )
-@examples(20)
 def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
     T = scheme.num_steps
     square = np.array(data.draw(st.lists(st.lists(st.integers(-3, 3), min_size=T, max_size=T), min_size=3, max_size=3)))
@@ -123,12 +122,12 @@ def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
 
 
 @given(
+    40,
     lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
     scheme=st.sampled_from([OncePerEpoch(6, 2), MinSeparation(12, 3, 4), Cyclic(3, 4), EveryStep(12)]),
     count=st.integers(1, 3),
     seed=st.integers(0, 2**32 - 1),
 )
-@examples(40)
 def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags, scheme, count, seed):
     """Toeplitz Grams: patterns that are shifts of one another show the same, and so do signs and their mirrors."""
     gram = scipy.linalg.toeplitz([20.0, *lags])
@@ -136,8 +135,7 @@ def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags
     assert [signs.tolist() for signs, _ in near] == [signs.tolist() for signs, _ in strongest]
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-@examples(20)
+@given(20, seed=st.integers(0, 2**32 - 1))
 def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
     scheme = OncePerEpoch(3, 17)
     signs, _ = best_signs(nudged(np.eye(51), seed), scheme)

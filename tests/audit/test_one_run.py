@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy import stats
@@ -61,9 +61,13 @@ def most_by_program(m, r, v, epsilon, delta):
     return -answer.fun
 
 
-@examples(30)
 @given(
-    m=st.integers(1, 12), share=st.floats(0, 1), right=st.floats(0, 1), epsilon=st.floats(0, 4), delta=st.floats(0, 0.3)
+    30,
+    m=st.integers(1, 12),
+    share=st.floats(0, 1),
+    right=st.floats(0, 1),
+    epsilon=st.floats(0, 4),
+    delta=st.floats(0, 0.3),
 )
 def test_the_recursion_is_the_optimum_of_the_program(m, share, right, epsilon, delta):
     r = max(1, round(share * m))
@@ -105,8 +109,7 @@ def most_of_all_mechanisms(m, v, epsilon, delta):
     return -answer.fun
 
 
-@examples(12)
-@given(m=st.integers(1, 3), right=st.integers(1, 3), epsilon=st.floats(0, 3), delta=st.floats(0, 0.3))
+@given(12, m=st.integers(1, 3), right=st.integers(1, 3), epsilon=st.floats(0, 3), delta=st.floats(0, 0.3))
 def test_no_private_mechanism_guesses_better_than_the_bound(m, right, epsilon, delta):
     v = min(right, m)
     most = most_of_all_mechanisms(m, v, epsilon, delta)

@@ -7,8 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -83,8 +82,7 @@ def knowledge_matrix(W, attackers, steps):
 
 
 class TestAgainstFractions:
-    @examples(60)
-    @given(case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
+    @given(60, case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
     def test_exposed_is_what_the_noiseless_rows_span(self, case, noise_std):
         solved = reconstruct(case.algorithm, case.model, noise_std=noise_std, release=case.release)
         unknown = unknown_columns(case)
@@ -128,8 +126,7 @@ class TestAgainstFractions:
         assert solved.combinations.shape[0] == r - sum(truth)
         assert any(truth)
 
-    @examples(40)
-    @given(case=view_cases(exact=True, noises=("independent", "per node")))
+    @given(40, case=view_cases(exact=True, noises=("independent", "per node")))
     def test_errors_are_those_of_the_dense_formulas(self, case):
         nu, clip = 0.7, 2.0
         solved = reconstruct(case.algorithm, case.model, noise_std=nu, clip_norm=clip, release=case.release)
@@ -152,8 +149,8 @@ class TestAgainstFractions:
         np.testing.assert_allclose(solved.posterior_ratio.ravel()[unknown] ** 2, posterior, atol=1e-8)
 
 
-@examples(30)
 @given(
+    30,
     W=gossip_matrices(min_nodes=3, max_nodes=6),
     steps=st.integers(1, 4),
     order=st.permutations(range(6)),
@@ -191,8 +188,8 @@ class TestRecovery:
         solved = reconstruct(algorithm, trust.Eavesdropper(), noise_std=1.0)
         assert np.abs(solved.observations(sent, start_models=start, final_models=final)).max() < 1e-12
 
-    @examples(25)
     @given(
+        25,
         W=gossip_matrices(min_nodes=2, max_nodes=5),
         steps=st.integers(1, 3),
         rounds=st.integers(1, 2),

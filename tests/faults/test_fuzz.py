@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import EFFORT
-from hypothesis import HealthCheck, given, settings
+from effort import EFFORT, given
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from refusals import refuses
 

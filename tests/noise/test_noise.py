@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from noises import OwnNoise, cases
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,8 +17,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # inverses of at most 16 steps, entries 
 C, F, OWN, ALL = np.array([[1.0, 0.0], [-0.5, 2.0]]), np.array([[1.0, 2.0], [0.0, -1.0]]), np.eye(2), np.ones((2, 2))
 
 
-@examples(200)
-@given(case=cases(), width=st.integers(0, 3), seed=st.integers(0, 99))
+@given(200, case=cases(), width=st.integers(0, 3), seed=st.integers(0, 99))
 def test_products_and_what_is_read_off_them(case, width, seed):
     noise, dense = case
     T, rng = noise.num_steps, np.random.default_rng(seed)
@@ -60,8 +58,7 @@ def test_a_cut_of_no_slots_has_no_variances():
     assert part.variances().shape == (2, 0)
 
 
-@examples(120)
-@given(case=cases(), data=st.data())
+@given(120, case=cases(), data=st.data())
 def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):
     noise, dense = case
     T, width = noise.num_steps, noise.slots_per_step
@@ -82,8 +79,7 @@ def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):
         assert_allclose(last.variances(), (wanted[:, -1:] ** 2).sum(axis=(2, 3)), **CLOSE)
 
 
-@examples(80)
-@given(case=cases(), data=st.data())
+@given(80, case=cases(), data=st.data())
 def test_scaled_noise_is_that_noise_times_a_number_at_each_slot(case, data):
     noise, dense = case
     numbers = st.sampled_from([1.0, 0.5, 3.0])
@@ -106,8 +102,7 @@ def test_a_structure_cannot_have_products_of_its_own():
         refuses("must not change _matmat.*subclass", type, "Other", (kind,), {"_matmat": lambda self, X: X})
 
 
-@examples(40)
-@given(T=st.integers(1, 3), n=st.integers(1, 3), data=st.data())
+@given(40, T=st.integers(1, 3), n=st.integers(1, 3), data=st.data())
 def test_covariances(T, n, data):
     """(C^T C)^-1 (x) F F^T, and not (C C^T)^-1; the inverse of sum_k C_k^T C_k (x) g_k g_k^T; (C^T C)^-1."""
     entries = data.draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n))

@@ -7,8 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from noises import KINDS, STRUCTURED, OwnNoise, all_steps, base_noise, cases, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
@@ -27,8 +26,8 @@ NU = 1.7
 NOISY = tuple(kind for kind in KINDS if kind not in ("zero", "messages"))
 
 
-@examples(200)
 @given(
+    200,
     case=cases(max_steps=6, max_nodes=3),
     dim=st.integers(1, 5),
     tensor=st.sampled_from([0, 1, 2**32 - 1]),
@@ -275,8 +274,7 @@ def steps_and_states(draw):
     )
 
 
-@examples(150)
-@given(case=steps_and_states(), keep=st.booleans())
+@given(150, case=steps_and_states(), keep=st.booleans())
 def test_resumed_anywhere_it_is_the_same_noise_bit_for_bit(case, keep):
     """From nothing or from a state, whatever was asked before: C^-1 Z of the written encoder, and no bit of another."""
     kind, T, numbers, before, after = case

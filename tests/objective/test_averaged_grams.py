@@ -6,8 +6,8 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -91,8 +91,7 @@ def cases():
     )
 
 
-@examples(100)
-@given(cases(), st.integers(0, 2**32 - 1))
+@given(100, cases(), st.integers(0, 2**32 - 1))
 def test_moments_are_the_mean_over_all_outcomes_of_a_round(case, seed):
     random, outcomes = case
     n, moments = random.num_nodes, random.moments
@@ -108,8 +107,7 @@ def test_moments_are_the_mean_over_all_outcomes_of_a_round(case, seed):
         assert_allclose(got, sum(p * of(W, P) for p, W, P in outcomes), atol=1e-12)
 
 
-@examples(60)
-@given(cases(), st.integers(0, 2**32 - 1))
+@given(60, cases(), st.integers(0, 2**32 - 1))
 def test_what_is_drawn_is_one_of_the_outcomes(case, seed):
     random, outcomes = case
     drawn = random.draw(2, seed)
@@ -156,9 +154,8 @@ def rows_of(target, n):
     return np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
 
 
-@examples(60)
 @example(NODES_OF_A_PATH, {"momentum": 0.6}, "post-average", "nodes", False)
-@given(cases(), DYNAMICS, st.sampled_from(["post-average", "message"]), TARGETS, st.booleans())
+@given(60, cases(), DYNAMICS, st.sampled_from(["post-average", "message"]), TARGETS, st.booleans())
 def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, counted_models, target, twice):
     random, outcomes = case
     outcomes = [outcome for outcome in outcomes if outcome[0] > 0]
@@ -177,8 +174,7 @@ def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, coun
     assert_allclose(NoiseObjective(dynamics, T, weights, counted_models).averaged(random), expected, atol=1e-12)
 
 
-@examples(30)
-@given(cases(), TARGETS, st.integers(0, 2**32 - 1))
+@given(30, cases(), TARGETS, st.integers(0, 2**32 - 1))
 def test_the_gram_of_one_draw_counts_those_who_are_present(case, target, seed):
     random, _ = case
     drawn, n = random.draw(3, seed), random.num_nodes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -89,8 +88,7 @@ def test_what_is_no_curvature_is_refused(call, message):
     refuses(message, call)
 
 
-@examples(40)
-@given(st.integers(0, 99), st.integers(1, 6), st.sampled_from([0.3, 1.0, 1.99, None]), st.sampled_from([0.0, 0.2]))
+@given(40, st.integers(0, 99), st.integers(1, 6), st.sampled_from([0.3, 1.0, 1.99, None]), st.sampled_from([0.0, 0.2]))
 def test_compression_changes_nothing(seed, T, rate, decay):
     rng = np.random.default_rng(seed)
     spectrum = Curvature(rng.uniform(0, 1, 40), rng.uniform(0, 1, 40))
@@ -128,8 +126,8 @@ def simulated(dynamics, noising, curvature, published):
     return total
 
 
-@examples(100)
 @given(
+    100,
     W=gossip_matrices(max_nodes=4),
     T=st.integers(1, 5),
     seed=st.integers(0, 99),
@@ -204,8 +202,8 @@ TINY = Dynamics(gossip.metropolis_hastings("path:n=3"), 0.8)
 BOTH = ErrorWeights("released:average:2", on_the_way=0.3, curvature=SPECTRUM)
 
 
-@examples(60)
 @given(
+    60,
     W=gossip_matrices(max_nodes=4, kinds=("symmetric", "uniform", "general")),
     classes=st.sampled_from([(1, 3), (2, 2), (3, 2)]),
     rate=st.sampled_from([0.3, 1.0, 1.6]),

@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -29,8 +28,8 @@ class Every(Probes):
         return 1.0 - 2.0 * (np.arange(2**num_nodes) >> np.arange(num_nodes)[:, None] & 1)
 
 
-@examples(60)
 @given(
+    60,
     data=st.data(),
     T=st.integers(1, 5),
     momentum=st.sampled_from([0.0, 0.5]),
@@ -186,8 +185,7 @@ def cost_by_nodes(counted, F):
     return float(np.sum(F.toarray() * (counted.over_nodes() @ F.toarray())))
 
 
-@examples(60)
-@given(data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), counted_models=st.sampled_from(COUNTED_MODELS))
+@given(60, data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), counted_models=st.sampled_from(COUNTED_MODELS))
 def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, counted_models):
     columns = data.draw(st.integers(1, 4))
     entries = st.lists(st.integers(-2, 2), min_size=W.num_nodes * columns, max_size=W.num_nodes * columns)

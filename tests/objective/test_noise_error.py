@@ -8,8 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
@@ -111,8 +110,8 @@ def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
     return algorithm
 
 
-@examples(200)
 @given(
+    200,
     algorithm=noisy(),
     counted_models=st.sampled_from(COUNTED_MODELS),
     steps=STEPS,
@@ -141,8 +140,7 @@ def zip_cases(draw):
     return W, T, algorithms.zip_dl(Dynamics(W, rate), Cyclic(1, T), sigma=sigma, self_messages=self_messages), sigma
 
 
-@examples(60)
-@given(case=zip_cases(), counted_models=st.sampled_from(COUNTED_MODELS), divide=st.booleans())
+@given(60, case=zip_cases(), counted_models=st.sampled_from(COUNTED_MODELS), divide=st.booleans())
 def test_noise_on_messages_is_the_norm_of_the_operators(case, counted_models, divide):
     _, _, algorithm, _ = case
     if divide:  # which leaves such noise alone
@@ -151,8 +149,7 @@ def test_noise_on_messages_is_the_norm_of_the_operators(case, counted_models, di
     assert_allclose(error(algorithm, counted_models=counted_models), expected, rtol=1e-9, atol=1e-12)
 
 
-@examples(60)
-@given(case=zip_cases())
+@given(60, case=zip_cases())
 def test_zip_dl_by_its_definition(case):
     """Node v adds xi_v = sum_a W_va Z_{a->v} per step, Z = Y - (w^T Y) / (d w): sum_j (T - j) ||W^j [xi <- Y]||_F^2."""
     W, T, algorithm, sigma = case
@@ -191,8 +188,7 @@ def with_memory(algorithm, keep):
     return dataclasses.replace(algorithm, rounds=rounds)
 
 
-@examples(60)
-@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(COUNTED_MODELS), STEPS, st.booleans())
+@given(60, noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(COUNTED_MODELS), STEPS, st.booleans())
 def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps, direct):
     other = with_memory(algorithm, 0.25)
     if direct:  # the noise also enters the next state directly
@@ -204,8 +200,7 @@ def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps
     )
 
 
-@examples(60)
-@given(noisy(), STEPS, st.sampled_from(["nodes", "average"]))
+@given(60, noisy(), STEPS, st.sampled_from(["nodes", "average"]))
 def test_noise_correlated_in_time_goes_through_any_recursion(algorithm, steps, target):
     other, weights = with_memory(algorithm, 0.25), ErrorWeights(steps, target)
     expected = counted_variance(other, "post-average", weights)
@@ -247,8 +242,8 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
         assert_allclose(error(other), error(algorithm), rtol=1e-12)
 
 
-@examples(40)
 @given(
+    40,
     algorithm=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
     model=st.sampled_from(["last", "average:1", "exponential:2"]),
     rounds=st.integers(0, 2),

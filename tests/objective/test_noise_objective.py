@@ -9,8 +9,8 @@ import tracemalloc
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -118,9 +118,8 @@ TWO = gossip.sequence([gossip.uniform("path:n=3"), gossip.from_array(np.eye(3)[[
 """Repeats, with further rounds that do not begin where the steps do."""
 
 
-@examples(300)
 @example(counted=NoiseObjective(Dynamics(TWO, gossip_rounds=2), 3, ErrorWeights("released:last+1")))
-@given(counted=objectives())
+@given(300, counted=objectives())
 def test_every_form_is_that_of_the_recursion(counted):
     T, n = counted.num_steps, counted.dynamics.num_nodes
     H = dense_oracle(counted)
@@ -135,8 +134,7 @@ def test_every_form_is_that_of_the_recursion(counted):
         assert_allclose(gram, expected, **CLOSE)
 
 
-@examples(80)
-@given(counted=objectives(modes=True))
+@given(80, counted=objectives(modes=True))
 def test_modes_add_up_to_the_gram_over_steps_and_nodes(counted):
     U, grams = counted.by_modes()
     H = sum(np.kron(H_k, np.outer(u, u)) for H_k, u in zip(grams, U.T, strict=True))
@@ -155,8 +153,7 @@ def test_closed_spectra_give_the_gram_of_released_models(graph, model, rounds):
     assert_allclose(by_node, np.einsum("sutu->ust", whole), rtol=1e-9, atol=1e-12)
 
 
-@examples(100)
-@given(counted=objectives(), width=st.integers(1, 3))
+@given(100, counted=objectives(), width=st.integers(1, 3))
 def test_blocks_of_columns_do_not_matter(counted, width):
     H = counted.over_steps()
     with pytest.MonkeyPatch.context() as patch:
@@ -318,8 +315,7 @@ def test_convolutions_alone_have_their_spectrum_in_closed_form(spec):
         assert_allclose(W.closed_spectrum, np.linalg.eigvalsh(W.dense())[::-1], atol=1e-14)
 
 
-@examples(100)
-@given(order=st.permutations(range(6)), weights=st.lists(st.integers(0, 3), min_size=4, max_size=4))
+@given(100, order=st.permutations(range(6)), weights=st.lists(st.integers(0, 3), min_size=4, max_size=4))
 def test_a_relabelled_convolution_is_right_or_none(order, weights):
     # weights by distance on a cycle, in any order of its nodes, and one pair changed
     distance = np.minimum((d := np.subtract.outer(order, order) % 6), 6 - d)
@@ -332,8 +328,7 @@ def test_a_relabelled_convolution_is_right_or_none(order, weights):
     assert spectrum is not None or list(order) != list(range(6)) or weights[3]
 
 
-@examples(100)
-@given(W=gossip_matrices(max_nodes=6, kinds=("symmetric", "singular")), K=st.integers(1, 3), data=st.data())
+@given(100, W=gossip_matrices(max_nodes=6, kinds=("symmetric", "singular")), K=st.integers(1, 3), data=st.data())
 def test_moments_are_those_of_the_matrix(W, K, data):
     n = W.num_nodes
     some = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).filter(any))
@@ -347,8 +342,7 @@ def test_moments_are_those_of_the_matrix(W, K, data):
         assert measure.moment(power) == pytest.approx(expected, abs=1e-12)
 
 
-@examples(60)
-@given(st.data(), st.integers(2, 40))
+@given(60, st.data(), st.integers(2, 40))
 def test_fewer_nodes_keep_the_moments(data, degree):
     lam = data.draw(st.lists(st.floats(-1, 1), min_size=100, max_size=120))
     measure = SpectralMeasure(lam, np.linspace(0, 2, len(lam)))

@@ -7,8 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -80,8 +79,8 @@ def test_florentine_baselines_of_the_published_figure():
     assert coded.value[0] == squared.value[0] == math.inf
 
 
-@examples(40)
 @given(
+    40,
     W=gossip_matrices(min_nodes=2, max_nodes=5),
     num_steps=st.integers(1, 4),
     rounds=st.integers(1, 3),
@@ -102,8 +101,7 @@ def test_all_victims_at_once_equal_the_printed_sum(W, num_steps, rounds, transpo
     assert squared.validity.startswith("bound" if proved else "heuristic")
 
 
-@examples(60)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=6), num_steps=st.integers(1, 6))
+@given(60, W=gossip_matrices(min_nodes=2, max_nodes=6), num_steps=st.integers(1, 6))
 def test_one_participation_and_one_gossip_round_is_a_bound(W, num_steps):
     bound = papers.muffliato_squared(W, "#0", num_steps=num_steps, every_step=False)
     looser = papers.muffliato_as_coded(W, "#0", num_steps=num_steps, every_step=False)
@@ -155,8 +153,8 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
     assert_allclose(bound.value, 2 * complete, rtol=1e-12)  # tight there
 
 
-@examples(60)
 @given(
+    60,
     graph=connected_graphs(min_nodes=1, max_nodes=7),
     q=st.integers(0, 3),
     local=st.floats(0.1, 10),
@@ -172,8 +170,7 @@ def test_decor_theorem_is_never_below_the_accountant(graph, q, local, pair):
     assert theorem.valid is exact.valid is True
 
 
-@examples(30)
-@given(graph=connected_graphs(min_nodes=3, max_nodes=6), local=st.floats(0.2, 5), pair=st.floats(0, 5))
+@given(30, graph=connected_graphs(min_nodes=3, max_nodes=6), local=st.floats(0.2, 5), pair=st.floats(0, 5))
 def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
     """One step: messages g + [local I, pair N] z, with the colluders' own noises and the seeds of their edges known."""
     n = len(graph)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from mnist_files import register_mnist
 from refusals import refuses

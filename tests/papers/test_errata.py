@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -127,8 +126,7 @@ def test_no_pairwise_noise_is_enough_at_the_lower_end_of_the_search(spec):
     )
 
 
-@given(graph=connected_graphs(min_nodes=2, max_nodes=7))
-@examples(40)
+@given(40, graph=connected_graphs(min_nodes=2, max_nodes=7))
 def test_neighbours_without_the_node_itself_average_to_less_than_one(graph):
     """1 / (degree + 1) for the neighbours only: rows of degree / (degree + 1), and equal models shrink."""
     A = graphs.adjacency(graph).toarray()
@@ -140,8 +138,7 @@ def test_neighbours_without_the_node_itself_average_to_less_than_one(graph):
     assert_allclose(gossip.uniform(graph).dense(), printed + np.diag(1 / (degrees + 1)), rtol=1e-14)
 
 
-@given(margin=st.floats(-9, 9))
-@examples(20)
+@given(20, margin=st.floats(-9, 9))
 def test_labels_0_and_1_ignore_a_class(margin):
     """log(1 + exp(-b m)), m = x^T a, has slope -b / (1 + exp(b m)) in m: none for b = 0, where b = -1 teaches."""
     step = 1e-6
@@ -285,8 +282,7 @@ def test_disjoint_groups_are_useless_against_insiders_and_an_empty_intersection_
         assert overlapping.objective < 0.98 * overlapping.independent_objective
 
 
-@given(n=st.integers(2, 7), data=st.data())
-@examples(30)
+@given(30, n=st.integers(2, 7), data=st.data())
 def test_the_constraints_are_counted_and_polynomial_for_fixed_coalitions_only(n, data):
     q = data.draw(st.integers(0, n - 1))
     pairs = [(I, i) for k in range(q + 1) for I in itertools.combinations(range(n), k) for i in range(n) if i not in I]

@@ -7,7 +7,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses

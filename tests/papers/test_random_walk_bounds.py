@@ -8,8 +8,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -60,8 +59,7 @@ def least(epsilon, roundings, exact, delta):
     return below <= 0 or mixed(below, exact) > 0.99 * delta
 
 
-@examples(40)
-@given(SMALL, st.integers(1, 4))
+@given(40, SMALL, st.integers(1, 4))
 def test_hitting_times_are_those_of_all_walks(W, T):
     v = W.num_nodes - 1
     for u in range(W.num_nodes):
@@ -72,8 +70,7 @@ def test_hitting_times_are_those_of_all_walks(W, T):
         assert_allclose(hitting_times(W, W.labels[v], T)[:, u], first, atol=1e-12)
 
 
-@examples(40)
-@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 2)), min_size=1, max_size=3), st.integers(1, 3))
+@given(40, st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 2)), min_size=1, max_size=3), st.integers(1, 3))
 def test_losses_compose_and_mix_from_above(parts, count):
     weights = np.array([weight for weight, _ in parts]) / sum(weight for weight, _ in parts)
     mus = np.array([mu for _, mu in parts])
@@ -91,8 +88,7 @@ def test_losses_compose_and_mix_from_above(parts, count):
     assert least(epsilon, 8 * (count + 2), exact, 1e-4)
 
 
-@examples(20)
-@given(SMALL, st.integers(1, 6))
+@given(20, SMALL, st.integers(1, 6))
 def test_one_visit_loses_the_mixture_of_what_hides_it(W, T):
     v = W.num_nodes - 1
     bound = pn_f_dp(W, f"#{v}", num_steps=T, noise_multiplier=0.8, delta=1e-3, visits=1)
@@ -105,8 +101,7 @@ def test_one_visit_loses_the_mixture_of_what_hides_it(W, T):
     assert math.isinf(bound.value[v])
 
 
-@examples(20)
-@given(SMALL, st.integers(1, 3), st.integers(0, 2**32 - 1))
+@given(20, SMALL, st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_over_the_draw_delta_is_the_mean_over_all_walks(W, T, seed):
     n, v = W.num_nodes, W.num_nodes - 1
     start = np.random.default_rng(seed).dirichlet(np.ones(n))
@@ -118,8 +113,7 @@ def test_over_the_draw_delta_is_the_mean_over_all_walks(W, T, seed):
         assert least(bound.value[u], 8 * (T + 1), exact, 1e-3)
 
 
-@examples(20)
-@given(SMALL, st.integers(1, 6))
+@given(20, SMALL, st.integers(1, 6))
 def test_every_walk_counts_once(W, T):
     n, v, P = W.num_nodes, W.num_nodes - 1, W.dense()
     before, between = (_visits_until(P, 0, v, of, T) for of in (np.full(n, 1 / n), P[v]))
@@ -194,8 +188,7 @@ def test_what_is_no_walk_is_refused():
 FULL = ("regular", "rank-deficient")
 
 
-@given(strategies.integer_views(max_rows=7, max_noise=4, largest=1))
-@examples(150)
+@given(150, strategies.integer_views(max_rows=7, max_noise=4, largest=1))
 def test_rows_kept_by_any_time_are_a_basis_of_what_was_seen_by_then(case):
     """Every prefix: as many rows as the rank over the rationals, and those rows span it."""
     _, B = case
@@ -207,8 +200,7 @@ def test_rows_kept_by_any_time_are_a_basis_of_what_was_seen_by_then(case):
         assert not len(inside) or oracles.rank(rational(B[inside])) == len(inside)
 
 
-@given(strategies.views(kinds=FULL, max_rows=5))
-@examples(150)
+@given(150, strategies.views(kinds=FULL, max_rows=5))
 def test_what_is_left_has_the_gram_of_the_view_and_standard_noise(view):
     A, B = view.dense_gradients_by_time(), view.dense_noise()
     reduced = reduce_view(A, B)
@@ -224,8 +216,7 @@ def test_what_is_left_has_the_gram_of_the_view_and_standard_noise(view):
     assert_allclose(S.T @ S, gram, rtol=1e-7, atol=1e-7 * max(1.0, np.abs(gram).max()))
 
 
-@given(strategies.connected_graphs(min_nodes=2, max_nodes=5))
-@examples(40)
+@given(40, strategies.connected_graphs(min_nodes=2, max_nodes=5))
 def test_what_one_node_hears_is_undone_in_the_order_of_time(graph):
     """Its messages depend on each other once its own noise is known; S of a step has nothing of later gradients."""
     W, n, T = gossip.metropolis_hastings(graph), len(graph), 3
@@ -241,8 +232,7 @@ def test_what_one_node_hears_is_undone_in_the_order_of_time(graph):
     assert_allclose(reduced.signal, reduced.projection, atol=1e-9)  # C = I
 
 
-@given(strategies.views(kinds=("leaking",), max_rows=5))
-@examples(40)
+@given(40, strategies.views(kinds=("leaking",), max_rows=5))
 def test_a_view_that_leaks_has_no_reduction(view):
     A, B = view.dense_gradients_by_time(), view.dense_noise()
     leaks = np.array(oracles.exact_leaks(rational(A), rational(B)))

@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy import stats

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from last_bits import nudged
 from matplotlib.backends.backend_agg import FigureCanvasAgg

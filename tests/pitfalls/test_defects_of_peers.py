@@ -11,8 +11,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import module_at, regression, squared
@@ -194,8 +193,7 @@ def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
 # ---- sums over the batch that was drawn ------------------------------------------------------------------------------
 
 
-@examples(20)
-@given(others=st.integers(0, 6), seed=st.integers(0, 99))
+@given(20, others=st.integers(0, 6), seed=st.integers(0, 99))
 def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_are_drawn(others, seed):
     """Without noise, one step of SGD at rate 1: a record moves the model by at most clip / batch_size."""
     clip, size = 0.5, 4.0

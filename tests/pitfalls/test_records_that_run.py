@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -68,8 +67,7 @@ def steps_of(instance, place, num_steps, mask=None):
     )
 
 
-@examples(10)
-@given(epochs=st.integers(1, 3), period=st.integers(1, 3), extra=st.integers(0, 3), seed=st.integers(0, 99))
+@given(10, epochs=st.integers(1, 3), period=st.integers(1, 3), extra=st.integers(0, 3), seed=st.integers(0, 99))
 @pytest.mark.slow
 def test_a_record_takes_part_in_the_steps_of_one_accounted_pattern(epochs, period, extra, seed):
     """Every record, every step of the run; and whichever record is left out, the others keep their steps."""
@@ -246,8 +244,7 @@ def squared(view, victims, scheme):
     return np.array([s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)])
 
 
-@examples(60)
-@given(case=view_cases(kinds=("pndp", "central", "masks")), release=st.sampled_from(["average", "all"]))
+@given(60, case=view_cases(kinds=("pndp", "central", "masks")), release=st.sampled_from(["average", "all"]))
 def test_messages_and_models_together_show_no_less_than_either(case, release):
     """Messages alone, models alone, both: in any trust model, with any local noise."""
     algorithm, victims = case.algorithm, list(case.honest)

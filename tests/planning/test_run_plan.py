@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
@@ -47,8 +46,8 @@ def test_the_name_of_a_design_is_read_back(name):
     assert dataclasses.replace(design) == design
 
 
-@examples(40)
 @given(
+    40,
     b=st.integers(1, 20),
     k=st.integers(1, 20),
     rounds=st.integers(1, 9),
@@ -85,9 +84,12 @@ def test_a_plan_refuses_to_run_without_noise():
     refuses("mechanism none has no privacy", mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=["none,b=1,k=2"])
 
 
-@examples(20)
 @given(
-    b=st.sampled_from([1, 2, 5]), k=st.integers(1, 6), mu=st.sampled_from([0.2, 1.0]), clip=st.sampled_from([1.0, 2.0])
+    20,
+    b=st.sampled_from([1, 2, 5]),
+    k=st.integers(1, 6),
+    mu=st.sampled_from([0.2, 1.0]),
+    clip=st.sampled_from([1.0, 2.0]),
 )
 def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip):
     design = Design("dp-dsgd", b, k)
@@ -278,8 +280,8 @@ def simulated(W, shifts, T, released, noising, rate, curvature, start):
     return np.square(further @ published_bias).mean(), np.square(further @ published).sum() / n, on_the_way
 
 
-@examples(60)
 @given(
+    60,
     W=gossip_matrices(max_nodes=4),
     C=st.none() | encoders(5),
     rounds=st.integers(1, 3),
@@ -303,8 +305,7 @@ def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, 
     assert loss.total == pytest.approx(expected.sum())
 
 
-@examples(40)
-@given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
+@given(40, W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
 def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, T, rate):
     if not W.is_symmetric:
         return

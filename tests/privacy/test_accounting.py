@@ -8,8 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -25,7 +25,7 @@ from mfdl.testing import clear_rank, gossip_matrices, integer_views, of_node, pi
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
-FEW = examples(25)
+FEW = 25
 
 
 def squared(algorithm, model, *, victims=None, release=None, scheme=None, method="exact"):
@@ -71,8 +71,7 @@ def clear(algorithm, model, release=None):
 # ---- more seen, more known -----------------------------------------------------------------------------------------
 
 
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
     shapes = {"seen": (R, n), "known_noise": (T, algorithm.noise.columns_per_step)}
@@ -91,8 +90,7 @@ def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     never_below(squared(algorithm, large), squared(algorithm, small))
 
 
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_who_sees_more_by_name_never_loses_less(algorithm, data):
     """More attackers, all messages for an average or none, more models released."""
     releases = ("none", "average", "all")
@@ -114,8 +112,9 @@ def test_who_sees_more_by_name_never_loses_less(algorithm, data):
     never_below(squared(algorithm, more[0], release=more[1]), squared(algorithm, less[0], release=less[1]))
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
+@given(
+    FEW, algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data()
+)
 def test_pndp_is_never_above_ldp(algorithm, attacker, data):
     """Per victim, with released models or without; and sum |X| of the paper does exceed it."""
     release = data.draw(st.sampled_from(["none", "average", "all"]))
@@ -123,8 +122,7 @@ def test_pndp_is_never_above_ldp(algorithm, attacker, data):
     never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Central(), release=release))
 
 
-@FEW
-@given(algorithm=small_algorithms(min_nodes=3), data=st.data())
+@given(FEW, algorithm=small_algorithms(min_nodes=3), data=st.data())
 def test_levels_of_secldp(algorithm, data):
     """Eavesdropper <= colluding <= coalitions of that size <= full collusion, per victim."""
     inside = tuple(sorted(data.draw(st.sets(st.integers(0, algorithm.num_nodes - 1), min_size=1, max_size=2))))
@@ -139,15 +137,13 @@ def test_levels_of_secldp(algorithm, data):
     assert_allclose([largest[u] for u in full], list(full.values()), rtol=1e-9)
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
+@given(FEW, algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
 def test_full_collusion_is_ldp_for_local_noise(algorithm):
     ldp, full = squared(algorithm, trust.LDP()), squared(algorithm, trust.FullCollusion())
     assert_allclose(list(full.values()), list(ldp.values()), rtol=1e-9)
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
+@given(FEW, algorithm=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
 def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
     """And equals the loss without any shared noise, 1 / sigma_ldp^2 a step."""
     T = algorithm.num_steps
@@ -164,8 +160,7 @@ def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
 # ---- more steps, less noise ----------------------------------------------------------------------------------------
 
 
-@FEW
-@given(kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
+@given(FEW, kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
 def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
     W = data.draw(gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric", "uniform", "general")))
@@ -175,8 +170,7 @@ def test_more_steps_never_less_loss(kind, T, data):
             never_below(squared(long, model, release="none"), squared(short, model, release="none"))
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("decor",)), data=st.data())
+@given(FEW, algorithm=small_algorithms(kinds=("decor",)), data=st.data())
 def test_less_noise_never_less_loss(algorithm, data):
     model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Eavesdropper(), trust.Colluding((0,)), trust.LDP()]))
     low, high = ({name: data.draw(st.sampled_from(values)) for name, values in SIGMAS} for _ in range(2))
@@ -189,8 +183,7 @@ def test_less_noise_never_less_loss(algorithm, data):
 SIGMAS = (("sigma_ldp", [0.25, 0.5, 1.0]), ("sigma_cor", [0.0, 0.5, 2.0]))
 
 
-@FEW
-@given(algorithm=small_algorithms(T=4), attacker=st.integers(0, 1))
+@given(FEW, algorithm=small_algorithms(T=4), attacker=st.integers(0, 1))
 def test_more_participation_never_less_loss(algorithm, attacker):
     model = trust.PNDP([attacker])
     once, twice, always = (squared(algorithm, model, scheme=s) for s in (Single(4), Cyclic(2, 2), EveryStep(4)))
@@ -207,8 +200,7 @@ def value(A, B):
     return sensitivity.squared
 
 
-@examples(100)
-@given(case=integer_views(max_rows=4), data=st.data())
+@given(100, case=integer_views(max_rows=4), data=st.data())
 def test_combinations_of_rows_never_say_more(case, data):
     A, B = case
     rows = data.draw(st.integers(1, 4))
@@ -217,8 +209,7 @@ def test_combinations_of_rows_never_say_more(case, data):
     assert value(M @ A, M @ B) <= value(A, B) * SLACK + 1e-9
 
 
-@examples(100)
-@given(case=integer_views(max_rows=5), data=st.data())
+@given(100, case=integer_views(max_rows=5), data=st.data())
 def test_a_joint_release_is_never_below_its_marginals(case, data):
     """Pitfall 4: outputs with coupled noise, in any grouping; mu^2 of independent ones adds up."""
     A, B = case
@@ -235,8 +226,7 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
 # ---- exact and certified -------------------------------------------------------------------------------------------
 
 
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
     scheme = data.draw(st.sampled_from([EveryStep(algorithm.num_steps), Single(algorithm.num_steps)]))
@@ -414,8 +404,7 @@ def views_of_zip_dl(draw):
     return algorithm, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
 
 
-@examples(80)
-@given(case=views_of_zip_dl())
+@given(80, case=views_of_zip_dl())
 def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
     """The value that some signs attain in the dense view, free for non-adaptive gradients, bounds both below."""
     algorithm, model, release = case

@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -127,8 +127,7 @@ def test_one_step_and_gradients_that_are_known():
     assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
 
 
-@examples(60)
-@given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
+@given(60, case=view_cases(exact=True, max_nodes=4, max_steps=3))
 def test_the_row_space_test_is_exact(case):
     """Rational ranks of dyadic matrices; known columns count as unit rows."""
     algorithm, n = case.algorithm, case.algorithm.num_nodes
@@ -376,8 +375,9 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
         assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 
-@examples(20)
-@given(case=view_cases(kinds=("pndp", "masks"), exact=True, max_nodes=4, max_steps=3), L=st.sampled_from([1.0, 2.0]))
+@given(
+    20, case=view_cases(kinds=("pndp", "masks"), exact=True, max_nodes=4, max_steps=3), L=st.sampled_from([1.0, 2.0])
+)
 def test_shift_reduction_lies_between_fixed_gradients_and_all_messages(case, L):
     """Non-adaptive gradients are 1-Lipschitz maps, so with L >= 1 their exact loss is a lower bound."""
     known = np.zeros(case.algorithm.noise.shape[1], dtype=bool)

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy.stats import norm
@@ -81,9 +80,8 @@ def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
         )
 
 
-@examples(30)
 @given(
-    d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
+    30, d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 @pytest.mark.slow
@@ -116,9 +114,8 @@ def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
         yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
 
 
-@examples(15)
 @given(
-    data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
+    15, data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 @pytest.mark.slow
@@ -182,8 +179,7 @@ def test_strides_help_where_neighbours_alone_are_correlated():
     assert BallsInBinsGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
 
 
-@examples(100)
-@given(bins=st.integers(1, 12), seed=st.integers(0, 100))
+@given(100, bins=st.integers(1, 12), seed=st.integers(0, 100))
 def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
     """Some arithmetic progression of that many bins is as little correlated as said, wherever it starts."""
     rng = np.random.default_rng(seed)
@@ -204,8 +200,7 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
         assert min(worst(s, count) for s in strides) <= rho * top
 
 
-@examples(40)
-@given(shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
+@given(40, shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
 def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
     """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
     curve = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
@@ -244,8 +239,7 @@ def test_what_is_out_of_range_is_refused():
     assert exact <= BallsInBinsGaussian(2.0, 4, ((4, 0.1),), "zero-out").epsilon(1e-13) <= exact * (1 + 1e-12)
 
 
-@examples(50)
-@given(size=st.integers(1, 8), seed=st.integers(0, 50))
+@given(50, size=st.integers(1, 8), seed=st.integers(0, 50))
 def test_the_encoder_that_counts_is_the_inverse_of_what_the_executor_uses(size, seed):
     rng = np.random.default_rng(seed)
     C = np.tril(rng.normal(size=(size, size)))
@@ -285,15 +279,13 @@ def require_above_attacks(case):
         assert curve.delta(epsilon) >= mean - 5 * math.sqrt(second / 20000)
 
 
-@examples(40)
-@given(case=attacks(2))
+@given(40, case=attacks(2))
 def test_certified_is_above_monte_carlo_and_both_above_adaptive_attacks(case):
     require_above_attacks(case)
 
 
 @pytest.mark.slow
-@examples(100)
-@given(case=attacks(4))
+@given(100, case=attacks(4))
 def test_certified_is_above_monte_carlo_and_both_above_longer_adaptive_attacks(case):
     require_above_attacks(case)
 
@@ -342,9 +334,8 @@ def test_little_noise_is_amplified_as_much_as_it_is(multiplier, bins, adjacency,
     require_close(multiplier, bins, 1e-5, adjacency, 800)
 
 
-@examples(30)
 @given(
-    log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
+    30, log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
     log_delta=st.floats(-10, -3), adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 def test_epsilon_is_never_below_the_true_one_and_at_most_two_percent_above(log_multiplier, bins, log_delta, adjacency):
@@ -385,9 +376,12 @@ def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
     assert not sixteen.tight(1e-5)
 
 
-@examples(40)
 @given(
-    shift=st.floats(0.05, 4), bins=st.integers(1, 9), epsilon=st.floats(0, 12), adjacency=st.sampled_from(ADJACENCIES)
+    40,
+    shift=st.floats(0.05, 4),
+    bins=st.integers(1, 9),
+    epsilon=st.floats(0, 12),
+    adjacency=st.sampled_from(ADJACENCIES),
 )
 def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     epsilons = np.array([epsilon])
@@ -401,8 +395,7 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     assert both <= uncorrelated(1 / shift, bins, adjacency).delta(epsilon) * 1.5 + 1e-9 or bins == 1
 
 
-@examples(40)
-@given(shift=st.floats(0.1, 6), epsilon=st.floats(0, 20))
+@given(40, shift=st.floats(0.1, 6), epsilon=st.floats(0, 20))
 def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
     """One bin; two bins of a replaced record. From below, and within 2 % where delta is not next to nothing."""
     for bins, way, mu in ((1, "kept", shift), (1, "lost", shift), (2, "replaced", math.sqrt(2) * shift)):
@@ -412,8 +405,7 @@ def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
             assert below >= exact * 0.98
 
 
-@examples(60)
-@given(seed=st.integers(0, 9999), shift=st.floats(0.3, 3), weight=st.sampled_from([0.0, 1.0, 20.0]))
+@given(60, seed=st.integers(0, 9999), shift=st.floats(0.3, 3), weight=st.sampled_from([0.0, 1.0, 20.0]))
 def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
     """Hockey sticks of all levels only grow, and the mean stays."""
     rng = np.random.default_rng(seed)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from _privacy import applied
 from drawn_encoders import banded, buffered, inverse, toeplitz
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -61,9 +60,8 @@ def sampled(M, way, epsilon, count, seed):
     return moments[0], math.sqrt(max(moments[1] - moments[0] ** 2, 0.0) / count)
 
 
-@examples(30)
 @given(
-    chain=chains(2, 6), multiplier=st.floats(0.4, 4), epsilon=st.floats(0, 3), way=st.sampled_from(WAYS),
+    30, chain=chains(2, 6), multiplier=st.floats(0.4, 4), epsilon=st.floats(0, 3), way=st.sampled_from(WAYS),
     points=st.sampled_from([COARSE, FINE]),
 )  # fmt: skip
 def test_a_chain_loses_no_less_than_quadrature_and_samples_say(chain, multiplier, epsilon, way, points):
@@ -126,9 +124,8 @@ def test_the_lattice_is_as_fine_as_the_logs_of_narrow_bins_need(way):
         assert true * (1 - 5e-3) - 1e-9 <= chain.hockey_stick(1.0, way, float(epsilon), FINE) <= true * 1.1 + 1e-6
 
 
-@examples(40)
 @given(
-    bins=st.integers(2, 12), epochs=st.integers(1, 4), decay=st.floats(0.2, 2), seed=st.integers(0, 1000),
+    40, bins=st.integers(2, 12), epochs=st.integers(1, 4), decay=st.floats(0.2, 2), seed=st.integers(0, 1000),
     random=st.booleans(),
 )  # fmt: skip
 def test_a_chain_is_above_its_matrix_in_every_entry(bins, epochs, decay, seed, random):
@@ -250,8 +247,8 @@ def brute_force(noise, bins):
     return largest, apart
 
 
-@examples(120)
 @given(
+    120,
     kind=st.sampled_from(KINDS),
     n=st.integers(2, 3),
     epochs=st.integers(1, 3),
@@ -318,8 +315,8 @@ def dense_gram(C, num_bins):
     return V.T @ V
 
 
-@examples(80)
 @given(
+    80,
     data=st.data(),
     num_bins=st.integers(1, 4),
     epochs=st.integers(1, 3),
@@ -333,8 +330,7 @@ def test_it_is_never_below_the_dense_M_and_equal_where_no_signs_are_lost(data, n
         assert_allclose(M, true, rtol=1e-9, atol=1e-9 * true.max())
 
 
-@examples(30)
-@given(seed=st.integers(0, 9999), num_bins=st.integers(1, 3), epochs=st.integers(1, 3), off=st.floats(1e-3, 0.9))
+@given(30, seed=st.integers(0, 9999), num_bins=st.integers(1, 3), epochs=st.integers(1, 3), off=st.floats(1e-3, 0.9))
 def test_noise_that_is_off_by_rounding_of_any_kind_is_covered(seed, num_bins, epochs, off):
     """(I + Delta)^-1 C for any Delta of that size."""
     rng, T = np.random.default_rng(seed), num_bins * epochs

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -52,8 +52,7 @@ def dense_squared(mechanism, model, victim):
     return largest
 
 
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_each_node_meets_its_budget_against_the_dense_view(data):
     """All messages seen: the loss of every node is that of equal budgets, times its own over the largest."""
     names = (*PROTECTING_NAMES, "kronecker", "per-mode")
@@ -81,8 +80,7 @@ def test_each_node_meets_its_budget_against_the_dense_view(data):
     assert mechanism.noise_std <= alike.noise_std * (1 + 1e-6)
 
 
-@examples(40)
-@given(data=st.data())
+@given(40, data=st.data())
 def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     algorithm = data.draw(linear_algorithms(("dp-dsgd", "mf-shared", "mf-per-node", "decor"), 2, 2, 3, min_nodes=2))
     model = data.draw(trust_models(algorithm, kinds=("pndp", "any-receiver", "central")))

@@ -8,8 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -193,9 +192,8 @@ def test_notes_given_by_a_generator_are_kept_and_others_refused():
         refuses("notes must be", check.texts, notes=wrong)
 
 
-@examples(40)
 @given(
-    multipliers=st.lists(st.floats(0.7, 6), min_size=1, max_size=3), public=st.lists(st.floats(0.1, 2), max_size=1),
+    40, multipliers=st.lists(st.floats(0.7, 6), min_size=1, max_size=3), public=st.lists(st.floats(0.1, 2), max_size=1),
     alike=st.booleans(),
 )  # fmt: skip
 def test_runs_whose_bins_say_nothing_compose_as_gaussians(multipliers, public, alike):
@@ -279,9 +277,8 @@ def test_unlike_runs_lose_what_quadrature_says_direction_by_direction(first, sec
         assert true * (1 - 2e-2) <= both.delta(epsilon) <= true * 1.08 + 1e-6, epsilon  # kinks cost quadrature 2 %
 
 
-@examples(30)
 @given(
-    s=st.floats(0.6, 4), rate=st.floats(1e-3, 0.5), steps=st.integers(1, 300), more=st.integers(1, 300),
+    30, s=st.floats(0.6, 4), rate=st.floats(1e-3, 0.5), steps=st.integers(1, 300), more=st.integers(1, 300),
     delta=st.sampled_from([1e-18, 1e-12, 1e-6, 1e-3]), adjacency=st.sampled_from(["zero-out", "replace-one"]),
 )  # fmt: skip
 def test_a_run_cut_in_two_loses_what_the_whole_run_loses(s, rate, steps, more, delta, adjacency):
@@ -293,8 +290,7 @@ def test_a_run_cut_in_two_loses_what_the_whole_run_loses(s, rate, steps, more, d
     assert abs(both.epsilon(delta) - exact) <= 1e-2 * exact + 1e-4
 
 
-@examples(20)
-@given(s=st.floats(0.7, 3), rate=st.floats(0.01, 0.3), order=st.floats(1.0, 40.0))
+@given(20, s=st.floats(0.7, 3), rate=st.floats(0.01, 0.3), order=st.floats(1.0, 40.0))
 def test_renyi_divergences_of_poisson_runs(s, rate, order):
     """Against quadrature of E_Q (P / Q)^order, whose logarithm over (order - 1) is the divergence."""
     curve = PoissonGaussian(s, rate, 7, "zero-out")

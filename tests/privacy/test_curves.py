@@ -9,8 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from effort import examples
-from hypothesis import example, given
+from effort import given
+from hypothesis import example
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -74,8 +74,7 @@ every_curve = pytest.mark.parametrize("curves", [*OF_ONE_RUN.values(), composed]
 
 
 @every_curve
-@examples(20)
-@given(data=st.data(), delta=DELTAS, ratio=st.floats(2, 1e3))
+@given(20, data=st.data(), delta=DELTAS, ratio=st.floats(2, 1e3))
 def test_epsilon_falls_in_delta_and_each_is_the_inverse_of_the_other(curves, data, delta, ratio):
     curve = data.draw(curves())
     epsilon = curve.epsilon(delta)
@@ -88,8 +87,7 @@ def test_epsilon_falls_in_delta_and_each_is_the_inverse_of_the_other(curves, dat
 
 
 @of_one_run
-@examples(20)
-@given(data=st.data(), delta=DELTAS, more=st.floats(1, 3))
+@given(20, data=st.data(), delta=DELTAS, more=st.floats(1, 3))
 def test_more_noise_never_loses_more_and_none_loses_everything(curves, data, delta, more):
     curve = data.draw(curves())
     assert curve.at(curve.noise_multiplier * more).epsilon(delta) <= curve.epsilon(delta) * (1 + GRIDS)
@@ -99,8 +97,7 @@ def test_more_noise_never_loses_more_and_none_loses_everything(curves, data, del
 
 
 @of_one_run
-@examples(100)
-@given(data=st.data(), multiplier=st.floats(1e-3, 1e3))
+@given(100, data=st.data(), multiplier=st.floats(1e-3, 1e3))
 def test_a_curve_at_a_noise_multiplier_has_it(curves, data, multiplier):
     """That of a Gaussian is read off mu, which is rounded up, and is rounded down itself."""
     curve = data.draw(curves())
@@ -111,8 +108,7 @@ def test_a_curve_at_a_noise_multiplier_has_it(curves, data, multiplier):
 
 
 @pytest.mark.parametrize("curves", [OF_ONE_RUN[name] for name in CERTIFIED], ids=CERTIFIED)
-@examples(8)
-@given(data=st.data(), delta=DELTAS, epsilon=st.floats(0.3, 6))
+@given(8, data=st.data(), delta=DELTAS, epsilon=st.floats(0.3, 6))
 def test_the_least_noise_meets_its_target_and_little_less_does_not(curves, data, delta, epsilon):
     curve = data.draw(curves())
     least = curve.least_multiplier(epsilon, delta)
@@ -121,8 +117,7 @@ def test_the_least_noise_meets_its_target_and_little_less_does_not(curves, data,
     assert curve.at(least * (1 - 2 * PRECISION[curve.adjacency])).epsilon(delta) > epsilon
 
 
-@examples(3)
-@given(data=st.data(), epsilon=st.floats(0.5, 4))
+@given(3, data=st.data(), epsilon=st.floats(0.5, 4))
 @pytest.mark.slow
 def test_the_least_noise_by_samples_meets_its_target_by_them(data, epsilon):
     curve = data.draw(by_samples())
@@ -131,8 +126,7 @@ def test_the_least_noise_by_samples_meets_its_target_by_them(data, epsilon):
     assert least == certified or curve.at(least).searched(epsilon, 1e-3) <= 0
 
 
-@examples(40)
-@given(data=st.data(), delta=DELTAS)
+@given(40, data=st.data(), delta=DELTAS)
 def test_runs_together_lose_no_less_than_each(data, delta):
     same = st.just(data.draw(ADJACENCIES))
     kinds = st.sampled_from([gaussians, balls_in_bins, by_samples])
@@ -147,8 +141,7 @@ def test_runs_together_lose_no_less_than_each(data, delta):
 
 
 @every_curve
-@examples(20)
-@given(data=st.data(), delta=DELTAS)
+@given(20, data=st.data(), delta=DELTAS)
 def test_a_curve_is_a_value_with_words_and_json(curves, data, delta):
     curve = data.draw(curves())
     assert {curve: 1}[curve] == 1
@@ -174,10 +167,9 @@ def test_what_does_not_compose_or_scale_is_refused():
 # ---- the search ------------------------------------------------------------------------------------------------------
 
 
-@examples(300)
 @given(
-    root=st.floats(1e-6, 1e6), known=st.floats(1e-6, 1e6), power=st.floats(0.05, 20), infinite_below=st.floats(0, 1),
-    coarse=st.floats(1, 1.2), precision=st.floats(1e-5, 1e-2),
+    300, root=st.floats(1e-6, 1e6), known=st.floats(1e-6, 1e6), power=st.floats(0.05, 20),
+    infinite_below=st.floats(0, 1), coarse=st.floats(1, 1.2), precision=st.floats(1e-5, 1e-2),
 )  # fmt: skip
 def test_the_search_ends_where_the_target_is_met_and_close_above_the_root(
     root, known, power, infinite_below, coarse, precision
@@ -230,8 +222,7 @@ def test_a_gaussian_curve_has_the_rates_of_the_likelihood_ratio_test(mu, rate):
 
 
 @pytest.mark.slow
-@examples(10)
-@given(st.floats(1e-6, 1 - 1e-6), st.floats(0.3, 3.0), st.floats(0.05, 0.95), st.integers(1, 4))
+@given(10, st.floats(1e-6, 1 - 1e-6), st.floats(0.3, 3.0), st.floats(0.05, 0.95), st.integers(1, 4))
 def test_never_below_the_test_that_thresholds_the_likelihood_of_sampled_steps(rate, noise, sampled, steps):
     """One attacker: it adds up the outputs of all steps, and reports the record where the sum is large."""
     curve = PoissonGaussian(noise, rate=sampled, steps=steps, adjacency="zero-out")

@@ -7,8 +7,7 @@ from fractions import Fraction
 import flint
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -37,8 +36,7 @@ def matrices(draw):
     return B, np.where(rng.random(mixed.shape) < 0.2, rng.normal(size=mixed.shape), mixed)
 
 
-@examples(150)
-@given(matrices())
+@given(150, matrices())
 def test_rank_and_range_are_those_over_the_rationals(case):
     B, A = case
     rank, outside = range_of(B, A)
@@ -57,8 +55,7 @@ def test_a_prime_that_divides_is_outvoted(monkeypatch):
     assert range_of(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
 
 
-@examples(60)
-@given(st.integers(0, 2**32 - 1))
+@given(60, st.integers(0, 2**32 - 1))
 def test_few_combinations_say_what_all_columns_say(seed):
     """Rank, leaks and what is known of models, of random masks of small algorithms; beside ranks that are too small."""
     rng = np.random.default_rng(seed)
@@ -113,8 +110,7 @@ def test_an_empty_matrix_has_no_rank():
     assert range_of(np.zeros((2, 0)), np.eye(2))[1].all()
 
 
-@examples(100)
-@given(st.floats(-1e30, 1e30), st.integers(-(2**24), 2**24), st.integers(-100, 100))
+@given(100, st.floats(-1e30, 1e30), st.integers(-(2**24), 2**24), st.integers(-100, 100))
 def test_few_bits_are_those_of_single_precision(x, whole, power):
     assert has_few_bits(np.array([whole * 2.0**power]))
     if abs(x) > 1e-30:
@@ -141,8 +137,7 @@ def graded(draw):
     return np.tril(below, -1) + np.diag(2.0 ** np.array(powers))
 
 
-@examples(120)
-@given(encoder=graded())
+@given(120, encoder=graded())
 def test_the_number_of_an_encoder_near_singular_is_that_of_the_noise_it_makes(encoder):
     """X = (N N^T)^-1 of the N that is injected, in fractions."""
     T = len(encoder)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -87,8 +87,7 @@ def assert_within(gram, exact):
 HIDDEN = {"kinds": ("pndp",), "noises": ("independent", "shared")}  # what the structured forms are for
 
 
-@examples(80)
-@given(case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)))
+@given(80, case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)))
 def test_the_exact_gram_is_within_its_errors_and_leaks_are_the_exact_ones(case):
     """Dyadic weights: the rationals are those of the very matrices that are multiplied in float64."""
     n, B = case.algorithm.num_nodes, rational(case.B)
@@ -113,8 +112,7 @@ def test_the_exact_gram_is_within_its_errors_and_leaks_are_the_exact_ones(case):
                 assert gram.upper or view.known_gradients[:, u].any()
 
 
-@examples(60)
-@given(case=view_cases(kinds=("masks", "pndp"), max_nodes=4, max_steps=3, exact=True), data=st.data())
+@given(60, case=view_cases(kinds=("masks", "pndp"), max_nodes=4, max_steps=3, exact=True), data=st.data())
 def test_one_who_sees_and_knows_more_never_learns_less(case, data):
     view = view_of(case)
     masks = view.knowledge
@@ -136,8 +134,7 @@ def test_one_who_sees_and_knows_more_never_learns_less(case, data):
             assert np.linalg.eigvalsh(grown)[0] >= -slack
 
 
-@examples(30)
-@given(case=view_cases(max_nodes=4, max_steps=3))
+@given(30, case=view_cases(max_nodes=4, max_steps=3))
 def test_victims_asked_together_or_alone_and_in_any_order(case):
     """Up to rounding: a batch scales its columns alike."""
     view = view_of(case)
@@ -151,8 +148,7 @@ def test_victims_asked_together_or_alone_and_in_any_order(case):
             assert (np.abs(alone.matrix - gram.matrix) <= 1e-6 * scale).all()
 
 
-@examples(80)
-@given(case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)), data=st.data())
+@given(80, case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)), data=st.data())
 def test_the_joint_gram_of_owners_is_the_exact_one_cross_blocks_included(case, data):
     assume(len(case.honest) > 1)
     n, T, B = case.algorithm.num_nodes, case.algorithm.num_steps, rational(case.B)
@@ -191,8 +187,7 @@ def server_algorithms(draw):
     return algorithm.with_divisors(draw(st.lists(st.sampled_from([1.0, 2.0, 7.0]), min_size=n, max_size=n)))
 
 
-@examples(60)
-@given(algorithm=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
+@given(60, algorithm=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
 def test_equals_the_dense_form(algorithm, release):
     view = trust.Central().view(algorithm, 0, release=release)
     assert is_adaptive(view)
@@ -212,8 +207,7 @@ def test_the_server_baseline_needs_the_root_of_n_less_noise():
     assert calibrated.guarantee.mu <= 2.0
 
 
-@examples(15)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), T=st.integers(1, 4))
+@given(15, W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), T=st.integers(1, 4))
 def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_react(W, T):
     """Against the definition: X = (L_u)^T (L L^T)^-1 L_u of the averages of all messages, written out."""
     n, dynamics = W.num_nodes, Dynamics(W, 0.3)
@@ -285,8 +279,8 @@ MH = gossip.metropolis_hastings
 LONG_RING = MH("ring:n=6")
 
 
-@examples(60)
 @given(
+    60,
     n=st.integers(3, 7),
     T=st.integers(1, 6),
     divisors=st.booleans(),
@@ -355,8 +349,8 @@ def exact_released(run, model):
     return dataclasses.replace(run, final=released.tolist())
 
 
-@examples(60)
 @given(
+    60,
     n=st.sampled_from([4, 5, 8]),
     T=st.integers(1, 5),
     edges=st.floats(0.2, 0.7),

@@ -7,8 +7,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, example, given
+from effort import given
+from hypothesis import assume, example
 from hypothesis import strategies as st
 from loss_numbers import EXTRA_DIGITS, SLACK, deltas, epsilons, exact_a, log_uniform, mu_and_epsilon, mus
 from refusals import refuses
@@ -190,8 +190,7 @@ def test_epsilon_from_renyi_is_the_best_order_and_never_below_the_exact_epsilon(
     assert epsilon_from_mu(mu, delta) <= value
 
 
-@examples(200)
-@given(epsilon=epsilons, delta=deltas)
+@given(200, epsilon=epsilons, delta=deltas)
 def test_mu_from_renyi_is_the_largest_mu_whose_renyi_epsilon_is_at_most_the_target(epsilon, delta):
     def renyi(mu):
         rho = mpmath.mpf(mu) ** 2 / 2
@@ -429,8 +428,7 @@ POWERS = st.integers(-1074, 1023).map(lambda k: math.ldexp(1.0, k))
 @example(1e30, 0.5e60 * (1 + 2.0**-52))
 @example(1e30, 0.5e60 * (1 + 2.0**-51))
 @example(1e150, 0.5e300 * (1 + 1e-15))
-@given(st.one_of(positive, POWERS), st.one_of(positive, POWERS))
-@examples(400)
+@given(400, st.one_of(positive, POWERS), st.one_of(positive, POWERS))
 def test_log_delta_is_safe_over_the_whole_range_of_floats(mu, epsilon):
     value = log_delta_from_mu(mu, epsilon)
     assert -INF < value <= 0

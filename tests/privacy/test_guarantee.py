@@ -8,7 +8,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -29,9 +28,8 @@ def by_samples(M, sigma, adjacency, options=FEW):
     return MonteCarloCurve(BallsInBinsGaussian(multiplier, len(M), correlations(M), adjacency), normalized(M), options)
 
 
-@examples(60)
 @given(
-    d=st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 1.5)), rho=st.floats(0, 1), epsilon=st.floats(0, 2.5),
+    60, d=st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 1.5)), rho=st.floats(0, 1), epsilon=st.floats(0, 2.5),
     way=st.sampled_from(list(WAYS)),
 )  # fmt: skip
 def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rho, epsilon, way):
@@ -49,8 +47,7 @@ def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rh
     assert draws.upper(epsilon, range_, 1e-6) >= true * (1 - 1e-4)
 
 
-@examples(100)
-@given(data=st.data(), bins=st.integers(1, 5), epsilon=st.floats(0, 4), way=st.sampled_from(list(WAYS)))
+@given(100, data=st.data(), bins=st.integers(1, 5), epsilon=st.floats(0, 4), way=st.sampled_from(list(WAYS)))
 def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
     """At any z, those of no mixture too, for the part alone that bounds the range."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -96,8 +93,7 @@ def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
     assert curve.retried().epsilon(1e-4) != epsilon
 
 
-@examples(60)
-@given(count=st.integers(2, 10**6), failure=st.floats(1e-9, 0.5), range_=st.floats(0.1, 100))
+@given(60, count=st.integers(2, 10**6), failure=st.floats(1e-9, 0.5), range_=st.floats(0.1, 100))
 def test_samples_that_see_nothing_bound_what_they_may_have_missed(count, failure, range_):
     """None of `count` samples is hit with probability `failure` where one is with 1 - failure^(1 / count)."""
     nothing = importance.Draws(np.zeros(2), np.ones(2), np.ones(2))
@@ -143,9 +139,8 @@ def test_a_smaller_probability_of_failure_costs():
     assert by[0] < by[-1]
 
 
-@examples(100)
 @given(
-    entries=st.lists(st.sampled_from([0.0, 1e-12, 0.3, 1.0]), min_size=2, max_size=2),
+    100, entries=st.lists(st.sampled_from([0.0, 1e-12, 0.3, 1.0]), min_size=2, max_size=2),
     size=st.floats(-40, 5), epsilon=st.sampled_from([0.0, 1e-300, 0.1, 5.0, 100.0, 700.0, 1e5]),
     way=st.sampled_from(list(WAYS)),
 )  # fmt: skip

@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -74,8 +74,7 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
 # ---- the Gram ------------------------------------------------------------------------------------------------------
 
 
-@examples(50)
-@given(case=zip_views(max_nodes=4))
+@given(50, case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
     algorithm, model = case
     n, T = algorithm.num_nodes, algorithm.num_steps
@@ -100,8 +99,7 @@ def test_equals_the_dense_form_with_its_leaks(case):
     assert gram.values.shape == (T, T)
 
 
-@examples(25)
-@given(case=zip_views(max_nodes=3, seen_too=False, known_too=False))
+@given(25, case=zip_views(max_nodes=3, seen_too=False, known_too=False))
 def test_the_stated_errors_bound_the_true_ones(case):
     """Rationals of the very floats in the maps, whose noise cancels up to rounding only."""
     algorithm, model = case
@@ -124,8 +122,7 @@ def test_the_stated_errors_bound_the_true_ones(case):
         assert excess <= 4 * np.finfo(float).eps * scale  # of the oracle's rounding to float and of eigvalsh
 
 
-@examples(50)
-@given(case=zip_views(max_nodes=4), kind=st.sampled_from(["zip", "decor", "dp"]), data=st.data())
+@given(50, case=zip_views(max_nodes=4), kind=st.sampled_from(["zip", "decor", "dp"]), data=st.data())
 def test_states_are_what_is_known_and_own_gradients(case, kind, data):
     """The claim behind adaptivity, on dense matrices: any messages may be hidden; where it is made, it is true."""
     algorithm, model = case
@@ -318,8 +315,7 @@ def test_refusals():
         assert not covered(other)
 
 
-@examples(25)
-@given(case=zip_views(max_nodes=4), attacker=st.integers(0, 1))
+@given(25, case=zip_views(max_nodes=4), attacker=st.integers(0, 1))
 def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
     """Where the dense form would be slow; its own number is never above."""
     algorithm, _ = case

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -72,8 +72,7 @@ def owned(draw):
     return algorithm, scheme, owners, same_steps, inverse[np.ix_(columns, columns)]
 
 
-@examples(60)
-@given(case=owned())
+@given(60, case=owned())
 def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
     algorithm, scheme, owners, same_steps, X = case
     truth = largest_over_patterns(X, joint_patterns(scheme, owners, same_steps=same_steps))
@@ -90,8 +89,7 @@ def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
         assert same_steps  # owners without common noise, worst in different steps
 
 
-@examples(30)
-@given(case=owned())
+@given(30, case=owned())
 def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum(case):
     algorithm, scheme, owners, same_steps, _ = case
     ask = {"participation": scheme, "owners": Owners(same_steps=same_steps)}
@@ -297,8 +295,9 @@ def counted(monkeypatch):
     return calls
 
 
-@examples(12)
-@given(st.sampled_from(GRAPHS), st.sampled_from(NAMES), st.integers(1, 2), st.sampled_from([None, "none", "average"]))
+@given(
+    12, st.sampled_from(GRAPHS), st.sampled_from(NAMES), st.integers(1, 2), st.sampled_from([None, "none", "average"])
+)
 def test_losses_are_those_of_each_attacker(spec, name, rounds, release):
     algorithm = built(spec, name, rounds=rounds if name == "muffliato" else 1)
     options = {"release": release, "progress": False}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
@@ -76,8 +75,7 @@ BOUNDS = {
 }
 
 
-@examples(200)
-@given(case=cases(8))
+@given(200, case=cases(8))
 def test_the_gram_of_patterns_is_below_that_of_the_product(case):
     """Of every two patterns; draws in common count with the largest d, as the bound does not say which they are.
 
@@ -102,8 +100,7 @@ def test_the_gram_of_patterns_is_below_that_of_the_product(case):
 
 
 @pytest.mark.parametrize("way", ["kept", "lost", "replaced"])
-@examples(12)
-@given(case=cases(4), noise_std=st.floats(0.5, 3))
+@given(12, case=cases(4), noise_std=st.floats(0.5, 3))
 def test_attackers_that_choose_gradients_stay_below(way, case, noise_std):
     (scheme, C), replaced = case, way == "replaced"
     cells = {1: 20, 2: 8, 3: 4, 4: 2}[len(C)] if replaced else {1: 20, 2: 12, 3: 6, 4: 4}[len(C)]
@@ -126,8 +123,7 @@ def test_special_cases_agree(adjacency):
     assert alone.epsilon(1e-5) == pytest.approx(poisson.epsilon(1e-5), rel=1e-3)
 
 
-@examples(20)
-@given(rate=st.floats(0.05, 0.9), bands=st.integers(1, 3), seed=st.integers(0, 99))
+@given(20, rate=st.floats(0.05, 0.9), bands=st.integers(1, 3), seed=st.integers(0, 99))
 def test_bands_up_to_the_period_cost_cyclic_poisson_nothing_but_their_norm(rate, bands, seed):
     T, rng = 9, np.random.default_rng(seed)
     column = np.concatenate([[1.0], rng.uniform(-1, 1, bands - 1)])
@@ -217,8 +213,7 @@ def truth(A, B, patterns, n):
     )
 
 
-@examples(600)
-@given(case=factors(), scheme=st.sampled_from(PATTERN_SCHEMES), small=st.booleans())
+@given(600, case=factors(), scheme=st.sampled_from(PATTERN_SCHEMES), small=st.booleans())
 def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, scheme, small):
     C, B, n = case
     exact = truth(product(B, C), rational(B), list(scheme.patterns()), n)
@@ -234,8 +229,7 @@ def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, sche
         assert answer.squared <= float(exact) * (1 + 2e-6)
 
 
-@examples(100)
-@given(case=factors())
+@given(100, case=factors())
 def test_is_the_sensitivity_of_the_view_that_it_factors(case):
     C, B, n = case
     A = np.array(product(B, C), dtype=object)
@@ -249,8 +243,7 @@ def test_is_the_sensitivity_of_the_view_that_it_factors(case):
     assert checked.squared == pytest.approx(answer.squared, rel=1e-9)
 
 
-@examples(100)
-@given(case=factors(), data=st.data())
+@given(100, case=factors(), data=st.data())
 def test_is_infinite_just_where_no_c_gives_the_workload(case, data):
     """Columns of A outside the range of B: infinite for records of that step, whatever C is there."""
     C, B, n = case

@@ -10,8 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -60,8 +59,7 @@ def numbers(view):
     return [loss.sensitivity_squared for loss in view_losses(view, STEPS)]
 
 
-@examples(60)
-@given(case=factors(), as_operator=st.booleans())
+@given(60, case=factors(), as_operator=st.booleans())
 def test_a_processed_view_has_the_number_of_its_factors_and_at_most_that_of_its_source(case, as_operator):
     S, M, N = case
     exact, source = View([S, M], [S, M, N], num_nodes=2), View(M, [M, N], num_nodes=2)
@@ -118,8 +116,7 @@ def test_factors_that_do_not_fit_are_refused():
 # ---- entries that are rounded products ------------------------------------------------------------------------------
 
 
-@examples(100)
-@given(case=factors(), seed=st.integers(0, 2**32))
+@given(100, case=factors(), seed=st.integers(0, 2**32))
 def test_the_number_of_matrices_near_a_rounded_product_is_that_of_the_factors(case, seed):
     S, M, N = case
     of_factors = numbers(View([S, M], [S, M, N], num_nodes=2))
@@ -137,8 +134,7 @@ def test_the_number_of_matrices_near_a_rounded_product_is_that_of_the_factors(ca
     assert near.lower <= sensitivity.squared
 
 
-@examples(60)
-@given(case=factors(), size=st.sampled_from([0.0, 0.5, 1.0]), scale=st.sampled_from([2.0**-30, 1.0, 2.0**30]))
+@given(60, case=factors(), size=st.sampled_from([0.0, 0.5, 1.0]), scale=st.sampled_from([2.0**-30, 1.0, 2.0**30]))
 def test_the_number_covers_every_matrix_of_the_rank_within_the_tolerance(case, size, scale):
     S, M, N = case
     tolerance = 2.0**-20
@@ -317,8 +313,7 @@ def test_noise_shared_at_a_size_next_to_nothing_is_shared(monkeypatch):
     assert requested == [(2, 3)]
 
 
-@examples(150)
-@given(data=st.data(), F=node_factors(), rows=st.sampled_from([1, 3]))
+@given(150, data=st.data(), F=node_factors(), rows=st.sampled_from([1, 3]))
 def test_parts_and_ends_hold_what_the_whole_matrix_says(data, F, rows):
     known = np.array(data.draw(st.lists(st.booleans(), min_size=F.shape[1], max_size=F.shape[1])), dtype=bool)
     victims = np.arange(F.shape[0])
@@ -341,8 +336,7 @@ def test_a_part_without_noise_of_its_own_at_some_node_is_not_told():
     assert enclosed(F, np.arange(6)).undecided.all()
 
 
-@examples(100)
-@given(graph=connected_graphs(max_nodes=9), seed=st.integers(0, 99), pair=st.sampled_from([0.1, 1.0, 30.0]))
+@given(100, graph=connected_graphs(max_nodes=9), seed=st.integers(0, 99), pair=st.sampled_from([0.1, 1.0, 30.0]))
 def test_both_ends_hold_the_inverse_and_meet_on_small_graphs(graph, seed, pair):
     rng = np.random.default_rng(seed)
     R = node_covariances.incidence(graph) * rng.uniform(0.5, 2, graph.number_of_edges()) * pair

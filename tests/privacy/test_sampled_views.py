@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -62,8 +62,7 @@ def curve_of(view, scheme, adjacency, noise_std):
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@examples(60)
-@given(case=causal_views(6), noise_std=st.floats(0.4, 3), seed=st.integers(0, 10**6))
+@given(60, case=causal_views(6), noise_std=st.floats(0.4, 3), seed=st.integers(0, 10**6))
 def test_fixed_gradients_lose_no_more_than_is_accounted(way, case, noise_std, seed):
     """Mixtures of all patterns written out, in the plane of their means or by samples less four standard errors."""
     scheme, A, B, _ = case
@@ -85,9 +84,8 @@ def test_fixed_gradients_lose_no_more_than_is_accounted(way, case, noise_std, se
 
 
 @pytest.mark.parametrize("way", ["kept", "lost"])
-@examples(40)
 @given(
-    bins=st.integers(1, 2).map(lambda epochs: BallsInBins(epochs, 2)), seed=st.integers(0, 10**6),
+    40, bins=st.integers(1, 2).map(lambda epochs: BallsInBins(epochs, 2)), seed=st.integers(0, 10**6),
     noise_std=st.floats(0.4, 3), rows=st.integers(1, 5),
 )  # fmt: skip
 def test_two_bins_are_never_below_the_plane_of_their_means(way, bins, seed, noise_std, rows):
@@ -106,8 +104,7 @@ def test_two_bins_are_never_below_the_plane_of_their_means(way, bins, seed, nois
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@examples(40)
-@given(case=causal_views(4), noise_std=st.floats(0.4, 3))
+@given(40, case=causal_views(4), noise_std=st.floats(0.4, 3))
 def test_attackers_that_choose_gradients_from_a_view_stay_below(way, case, noise_std):
     """Several rows a step, or none; the number is for adaptive gradients, as all models are known."""
     scheme, A, B, steps = case

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import given
 from exact import inverse
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -72,8 +72,7 @@ def cases(draw, max_steps=7):
     return C, draw(participations(num_steps=T))
 
 
-@examples(200)
-@given(case=cases())
+@given(200, case=cases())
 def test_never_below_the_true_value_and_exact_when_it_says_so(case):
     C, part = case
     X = C.T @ C
@@ -98,8 +97,7 @@ def test_never_below_the_true_value_and_exact_when_it_says_so(case):
         assert_allclose(squared_sensitivity.squared, truth, rtol=1e-12)
 
 
-@examples(100)
-@given(case=cases(), data=st.data())
+@given(100, case=cases(), data=st.data())
 def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
     C, part = case
     T = len(C)
@@ -117,8 +115,7 @@ REAL_ENCODERS = st.builds(
 )
 
 
-@examples(200)
-@given(encoder=st.one_of(integer_encoders(max_steps=6), REAL_ENCODERS), data=st.data())
+@given(200, encoder=st.one_of(integer_encoders(max_steps=6), REAL_ENCODERS), data=st.data())
 @example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
 def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
     part = EveryStep(2) if data is None else data.draw(participations(num_steps=len(encoder)))
@@ -170,8 +167,7 @@ def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
     assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
 
 
-@examples(60)
-@given(seed=st.integers(0, 2**32 - 1), k=st.integers(2, 6))
+@given(60, seed=st.integers(0, 2**32 - 1), k=st.integers(2, 6))
 def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed, k):
     rng = np.random.default_rng(seed)
     V = rng.standard_normal((k, rng.integers(2, k + 1)))

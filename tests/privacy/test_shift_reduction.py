@@ -6,8 +6,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -86,8 +86,7 @@ class TestAgainstTheTrueLoss:
 
     PATH = gossip.metropolis_hastings("path:n=3").dense()
 
-    @examples(500)
-    @given(linear_systems_with_record())
+    @given(500, linear_systems_with_record())
     def test_never_below_the_exact_loss_of_a_linear_system(self, case):
         system, victim, pattern = case
         truth, leak = system.true_loss(victim, pattern)
@@ -117,8 +116,7 @@ class TestAgainstTheTrueLoss:
 
 
 class TestTheProgram:
-    @examples(120)
-    @given(linear_systems_with_record(max_nodes=5, max_steps=5))
+    @given(120, linear_systems_with_record(max_nodes=5, max_steps=5))
     def test_the_optimum_from_above(self, case):
         system, victim, pattern = case
         oracle = quadratic_program_value(system.problem, victim, pattern)
@@ -133,8 +131,7 @@ class TestTheProgram:
         assert squared >= oracle * (1 - 1e-6) - 1e-7
         assert lower <= oracle * (1 + 1e-6) + 1e-7
 
-    @examples(100)
-    @given(linear_systems_with_record(), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 1e6]))
+    @given(100, linear_systems_with_record(), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 1e6]))
     def test_any_shifts_and_no_iterations_only_give_larger_values(self, case, seed, size):
         system, victim, pattern = case
         best = solve(system.problem, [victim], [pattern], tolerance=1e-5)
@@ -149,8 +146,7 @@ class TestTheProgram:
         assert unsolved >= few * (1 - 1e-12)
         assert few >= best.sensitivity_squared[0, 0] * (1 - 1e-12)
 
-    @examples(60)
-    @given(linear_systems_with_record(max_nodes=3, max_steps=3))
+    @given(60, linear_systems_with_record(max_nodes=3, max_steps=3))
     def test_rounded_up_against_rational_arithmetic(self, case):
         system, victim, pattern = case
         bound = solve(system.problem, [victim], [pattern], return_shifts=True, iterations=100)
@@ -196,8 +192,7 @@ class TestRepeatedRounds:
         rest = {"pinned": pinned, "noisy": rng.random(n) < 0.9}
         return ShiftProblem(*args, **fields, **rest)
 
-    @examples(60)
-    @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 2]), st.data())
+    @given(60, st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 2]), st.data())
     def test_patterns_that_are_left_out_never_cost_more(self, seed, released, rounds, data):
         problem = self.problem(seed, 6, released, rounds=rounds)
         any_steps = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
@@ -231,8 +226,8 @@ class TestRepeatedRounds:
 
 
 class TestLaws:
-    @examples(100)
     @given(
+        100,
         linear_systems_with_record(),
         st.integers(0, 2**32 - 1),
         st.sampled_from(["seen", "pinned", "lipschitz", "noisy"]),
@@ -250,8 +245,7 @@ class TestLaws:
         smaller, larger = (value(p, victim, pattern, tolerance=1e-5) for p in (before, after))
         assert larger >= smaller * (1 - 2e-5)
 
-    @examples(60)
-    @given(linear_systems_with_record())
+    @given(60, linear_systems_with_record())
     def test_all_messages_seen_is_the_sum_over_the_pattern(self, case):
         system, victim, pattern = case
         p = system.problem

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 
 from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms, gossip, trust
@@ -73,8 +72,7 @@ def test_a_faint_share_is_none_in_a_covariance_and_under_divisors():
         algorithms.spatial_covariance(Dynamics(THIRDS), Single(1), covariance=-R)
 
 
-@examples(60)
-@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(0, 2**32 - 1))
+@given(60, st.integers(-50, 50), st.integers(-50, 50), st.integers(0, 2**32 - 1))
 def test_rows_of_any_size_are_those_of_exact_arithmetic(a, b, seed):
     """Noise entries over thirty decades: the number is the exact one, an upper bound of it, or infinite."""
     rng = np.random.default_rng(seed)
@@ -137,8 +135,7 @@ def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     assert loss.adaptive_sensitivity_squared >= loss.sensitivity_squared
 
 
-@examples(60)
-@given(user_algorithms(), st.data())
+@given(60, user_algorithms(), st.data())
 def test_no_trust_model_is_above_ldp(algorithm, data):
     """Local privacy is what is left if all others collude, wherever noise and gradients enter."""
     victim = data.draw(st.integers(0, algorithm.num_nodes - 1))
@@ -224,8 +221,7 @@ def test_a_model_that_shows_in_its_own_round_is_not_known_before_it():
     assert not is_adaptive(trust.LDP().view(algorithm, 0))
 
 
-@examples(80)
-@given(user_algorithms(), st.data())
+@given(80, user_algorithms(), st.data())
 def test_known_models_are_those_that_rational_rows_span(algorithm, data):
     """Any maps, with steps of several rounds: the verdict is that of rows over the rationals, in both directions."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -246,8 +242,7 @@ def test_known_models_are_those_that_rational_rows_span(algorithm, data):
 # ---- every injected sum seen -----------------------------------------------------------------------------------------
 
 
-@examples(80)
-@given(user_algorithms(together=True), st.data())
+@given(80, user_algorithms(together=True), st.data())
 def test_injections_seen_bound_every_view(algorithm, data):
     """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -294,8 +289,7 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
 # ---- bare views ------------------------------------------------------------------------------------------------------
 
 
-@examples(60)
-@given(st.integers(0, 2**32 - 1))
+@given(60, st.integers(0, 2**32 - 1))
 def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
     """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""
     rng = np.random.default_rng(seed)

@@ -7,9 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import given
 from exact import inverse
-from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import unsupported
@@ -108,8 +107,7 @@ def seen_by_all(draw, kinds=KINDS):
     return noise, model, held_by(noise, inside), [u for u in range(n) if u not in inside]
 
 
-@examples(150)
-@given(case=seen_by_all())
+@given(150, case=seen_by_all())
 def test_all_messages_seen_over_the_rationals(case):
     """Grams within their stated errors of the exact ones, leaks exactly the leaks, sensitivities never below."""
     noise, model, known, victims = case
@@ -137,8 +135,7 @@ def test_all_messages_seen_over_the_rationals(case):
         assert (np.abs(gram.matrix - to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
 
 
-@examples(60)
-@given(data=st.data(), momentum=st.sampled_from([0.0, 0.5]), kinds=st.sampled_from(KINDS))
+@given(60, data=st.data(), momentum=st.sampled_from([0.0, 0.5]), kinds=st.sampled_from(KINDS))
 def test_the_gossip_drops_out(data, momentum, kinds):
     """Against all messages written out, for any gossip, and the form that is chosen."""
     W = data.draw(gossip_matrices(max_nodes=3))
@@ -164,8 +161,7 @@ def test_the_gossip_drops_out(data, momentum, kinds):
             assert gram.form == "all messages seen"
 
 
-@examples(80)
-@given(data=st.data(), released=st.sampled_from(["none", "all", "average"]))
+@given(80, data=st.data(), released=st.sampled_from(["none", "all", "average"]))
 def test_hidden_messages_go_through_the_dense_form(data, released):
     """PNDP and Central against their views written out; released models are further rows."""
     W = data.draw(gossip_matrices(max_nodes=3, min_nodes=2))

@@ -7,8 +7,7 @@ from fractions import Fraction
 import exact
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
@@ -45,8 +44,7 @@ def encoder_cases(draw, max_steps=6):
     return draw(encoders(scheme.num_steps)), scheme
 
 
-@examples(200)
-@given(case=encoder_cases(), written=st.booleans())
+@given(200, case=encoder_cases(), written=st.booleans())
 def test_bounds_by_structure_never_fall_below_the_truth(case, written):
     encoder, scheme = case
     C, patterns = encoder.dense(), [tuple(pattern.tolist()) for pattern in scheme.patterns()]
@@ -63,8 +61,7 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
         assert_allclose(bounded.upper, vectors, rtol=2 * SOLVER)
 
 
-@examples(60)
-@given(case=encoder_cases(), data=st.data())
+@given(60, case=encoder_cases(), data=st.data())
 def test_losses_are_those_of_the_same_encoder_written_out(case, data):
     """Under every trust model: the views of an encoder with structure are those of its array."""
     encoder, scheme = case

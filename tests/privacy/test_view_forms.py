@@ -8,8 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -69,8 +69,7 @@ def check_against_pinv(case):
                 assert_allclose(gram.matrix, X, atol=1e-6 * scale)
 
 
-@examples(180)
-@given(case=st.one_of(view_cases(), view_cases(kinds=("pndp",), noises=PLAIN, max_nodes=6, max_steps=4)))
+@given(180, case=st.one_of(view_cases(), view_cases(kinds=("pndp",), noises=PLAIN, max_nodes=6, max_steps=4)))
 def test_any_form_is_the_dense_definition(case):
     assume(clear_rank(case.B))
     check_against_pinv(case)
@@ -79,8 +78,8 @@ def test_any_form_is_the_dense_definition(case):
 # ---- range form = null-space form ---------------------------------------------------------------------------------
 
 
-@examples(60)
 @given(
+    60,
     n=st.integers(2, 6),
     T=st.integers(1, 4),
     bits=st.integers(0, 2**12),
@@ -191,8 +190,7 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
 # ---- rational arithmetic ------------------------------------------------------------------------------------------
 
 
-@examples(300)
-@given(case=integer_views())
+@given(300, case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
     exact = exact_leaks(rational(A), rational(B))

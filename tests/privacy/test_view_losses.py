@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
@@ -54,8 +53,7 @@ def matrices(draw):
     return A, B, n
 
 
-@examples(600)
-@given(case=matrices(), scheme=st.sampled_from(SCHEMES))
+@given(600, case=matrices(), scheme=st.sampled_from(SCHEMES))
 def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
     leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
@@ -88,8 +86,7 @@ def test_a_leak_in_one_step_leaves_the_other_its_number():
     assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
 
 
-@examples(100)
-@given(case=matrices(), data=st.data())
+@given(100, case=matrices(), data=st.data())
 def test_known_noise_is_noise_that_is_not_there(case, data):
     A, B, n = case
     known = np.array(data.draw(st.lists(st.booleans(), min_size=B.shape[1], max_size=B.shape[1])))
@@ -118,8 +115,7 @@ def test_noise_that_cancels_in_an_operator_is_no_noise():
             assert loss.sensitivity_squared == math.inf
 
 
-@examples(60)
-@given(faint=st.floats(1e-5, 1e-4), off=st.floats(-1.0, 1.0))
+@given(60, faint=st.floats(1e-5, 1e-4), off=st.floats(-1.0, 1.0))
 def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
     """Noise of 1e-5 beside noise of one, from an operator that is off by 2^-46 of its largest entry."""
     computed = np.diag([faint + off * 2.0**-46, 1.0])
@@ -145,8 +141,7 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
 # ---- against builders -----------------------------------------------------------------------------------------------
 
 
-@examples(60)
-@given(case=view_cases(exact=True))
+@given(60, case=view_cases(exact=True))
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
@@ -257,8 +252,7 @@ def steps_of(case):
     return np.minimum(case.round_of_row // per_step, case.algorithm.num_steps - 1)
 
 
-@examples(200)
-@given(case=view_cases(exact=True), data=st.data())
+@given(200, case=view_cases(exact=True), data=st.data())
 def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(case, data):
     algorithm = case.algorithm
     model = case.model.view(algorithm, case.honest[0] if case.honest else 0, release=case.release)
@@ -410,8 +404,7 @@ def test_what_does_not_fit():
     refuses("float64", as_fractions, np.array([[0.1]], dtype=np.float32), decimals=True)
 
 
-@examples(100)
-@given(st.lists(st.fractions(-1000, 1000, max_denominator=4096), min_size=1, max_size=8))
+@given(100, st.lists(st.fractions(-1000, 1000, max_denominator=4096), min_size=1, max_size=8))
 def test_floats_stand_for_the_fractions_that_they_round(fractions):
     floats = np.array([[float(x) for x in fractions]])
     assert as_fractions(floats)[0].tolist() == [x if Fraction(float(x)) != x else Fraction(float(x)) for x in fractions]

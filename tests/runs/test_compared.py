@@ -13,8 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from refusals import refuses
@@ -403,8 +402,7 @@ def same(value, other):
     return value == other or (other is None and math.isnan(value))
 
 
-@examples(50)
-@given(runs=st.lists(run_steps(), max_size=3))
+@given(50, runs=st.lists(run_steps(), max_size=3))
 def test_runs_come_back_from_a_file_and_their_rows_are_those_written_out(runs, tmp_path_factory):
     path = tmp_path_factory.mktemp("steps") / "steps.mfdl"
     save_steps(path, runs)

@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -28,6 +27,7 @@ def distinct(values, most=3):
 
 
 @given(
+    50,
     mechanisms=distinct(["none", "dp-dsgd", "mafalda", "corn", "bsr"], 4),
     trust=distinct(["ldp", "eavesdropper", "full-collusion"]),
     graph=distinct(["ring:n=4", "path:n=3", "star:n=5"]),
@@ -37,7 +37,6 @@ def distinct(values, most=3):
     weights=distinct(["all", "last:2:0.1"]),
     seeds=st.integers(1, 3),
 )
-@examples(50)
 @pytest.mark.slow
 def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
     mechanisms, trust, graph, task, mu, rates, weights, seeds
@@ -151,8 +150,7 @@ def test_a_cell_is_named_by_everything_that_decides_its_numbers(name):
     assert first != second
 
 
-@given(jobs=st.integers(1, 9), device=st.sampled_from([None, "cpu"]), order=st.permutations(range(4)))
-@examples(20)
+@given(20, jobs=st.integers(1, 9), device=st.sampled_from([None, "cpu"]), order=st.permutations(range(4)))
 def test_where_it_is_computed_and_how_it_is_written_names_nothing(jobs, device, order, tmp_path_factory):
     data_home = tmp_path_factory.getbasetemp()
     options = [("mu", 2), ("learning_rate", 1), ("clip_norm", 1), ("settings", ["bsr.bandwidth=2"])]

@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from test_running import content
@@ -35,12 +34,12 @@ mu = [1]
 
 
 @given(
+    100,
     losses=st.lists(st.lists(st.floats(0, 10) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=9),
     seeds=st.integers(1, 8),
     share=st.floats(0.1, 0.9),
     at_least=st.integers(1, 3),
 )
-@examples(100)
 def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     """Oracle: rounds written out, one group at a time."""
     tuning = Tuning(seeds=seeds, first_seed=0, share=share, at_least=at_least)
@@ -64,8 +63,9 @@ def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     assert requested == []
 
 
-@given(table=st.lists(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=3, max_size=3), min_size=1, max_size=5))
-@examples(100)
+@given(
+    100, table=st.lists(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=3, max_size=3), min_size=1, max_size=5)
+)
 def test_ranks_count_for_each_key_how_many_are_better_and_order_nothing_else(table):
     """Oracle: places of each seed counted pair by pair, a tie half; a monotone change of one seed's losses is none."""
     losses = dict(enumerate(np.array(table, dtype=float)))

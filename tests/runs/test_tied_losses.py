@@ -10,8 +10,7 @@ import io
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -89,8 +88,7 @@ def test_of_all_pairs_the_first_is_named(name):
     assert f"attacker 0 and victim {ties[0][1]}, one of {len(ties)} pairs that lose most" in repr(pairs)
 
 
-@examples(60)
-@given(factors=rounding(8))
+@given(60, factors=rounding(8))
 def test_rounding_changes_no_name_and_lowers_no_number(factors):
     changed = perturbed(losses_on("ring"), factors)
     largest = max(loss.adaptive_sensitivity_squared for loss in changed.of_victims)
@@ -106,8 +104,7 @@ def test_rounding_changes_no_name_and_lowers_no_number(factors):
     assert all(curve.mu <= 1.0 for curve in changed.curves(changed.calibrate(mu=1.0).noise_std).values())
 
 
-@examples(40)
-@given(factors=rounding(7 * 8))
+@given(40, factors=rounding(7 * 8))
 def test_rounding_changes_no_pair(factors):
     exact, parts = pairs_on("ring"), np.reshape(factors, (8, 7))
     changed = PairwiseLosses({v: perturbed(exact.of_attackers[v], parts[v]) for v in exact.of_attackers})
@@ -121,8 +118,7 @@ def accounted():
     return run_account(config, progress=False)
 
 
-@examples(20)
-@given(factors=rounding(7 * 8))
+@given(20, factors=rounding(7 * 8))
 def test_rounding_changes_no_answer_of_the_command(factors):
     account, remaining = accounted(), iter(factors)
     losses = {

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import examples
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
@@ -70,8 +70,7 @@ def random_gram(T, seed):
     return C.T @ C
 
 
-@examples(25)
-@given(case=cases())
+@given(25, case=cases())
 def test_enumerated_is_exact_against_a_program_for_every_pattern(case):
     scheme, patterns, C = case
     X = gram(C)
@@ -100,8 +99,7 @@ def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, met
     assert lower <= elliptope_reference(gram(C)[at]) * (1 + SOLVER) + SOLVER
 
 
-@examples(60)
-@given(scheme=spread_schemes(), data=st.data())
+@given(60, scheme=spread_schemes(), data=st.data())
 def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     scheme, patterns = scheme
     T = scheme.num_steps
@@ -152,8 +150,7 @@ def toeplitz_square_root(T):
     return np.array([[coefficients[abs(s - t)] for s in range(T)] for t in range(T)])
 
 
-@examples(80)
-@given(scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
+@given(80, scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
 def test_a_diagonal_gram_is_worth_its_heaviest_pattern(scheme, kind, data):
     """Against the listed patterns in exact arithmetic: enclosed, and exact up to rounding."""
     part, patterns = scheme
@@ -209,8 +206,8 @@ def schemes_of_six(draw):
     return draw(st.sampled_from([Cyclic(2, 3), OncePerEpoch(2, 3), MinSeparation(6, 2, 2), Explicit(listed, 6)]))
 
 
-@examples(40)
 @given(
+    40,
     scheme=schemes_of_six(),
     lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
     method=st.sampled_from(["exact", "certified"]),
@@ -225,8 +222,7 @@ def test_of_patterns_that_show_the_same_the_last_bits_choose_none(scheme, lags, 
     assert diagonal_bounds(nudged(x, seed, size), scheme, none).patterns == diagonal_bounds(x, scheme, none).patterns
 
 
-@examples(20)
-@given(seed=st.integers(0, 2**32 - 1))
+@given(20, seed=st.integers(0, 2**32 - 1))
 def test_of_classes_and_blocks_of_equal_bands_the_first_ones_are_named(seed):
     bands = np.tile([1.0, 0.5, 0.25], (12, 1))
     bands[-3:] = 0.0
@@ -349,8 +345,7 @@ class Mine(Participation):
 SCHEMES = participations(max_steps=6, schemes=ALL_SCHEMES)
 
 
-@examples(20)
-@given(scheme=SCHEMES, data=st.data(), method=st.sampled_from(["exact", "certified"]))
+@given(20, scheme=SCHEMES, data=st.data(), method=st.sampled_from(["exact", "certified"]))
 def test_arrays_are_bounded_by_the_heaviest_pattern(scheme, data, method):
     T, patterns = scheme.num_steps, [tuple(pattern.tolist()) for pattern in scheme.patterns()]
     C = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=T * T, max_size=T * T))).reshape(T, T)
@@ -361,8 +356,7 @@ def test_arrays_are_bounded_by_the_heaviest_pattern(scheme, data, method):
     assert scheme.allows(bounded.pattern)
 
 
-@examples(30)
-@given(scheme=SCHEMES, data=st.data())
+@given(30, scheme=SCHEMES, data=st.data())
 def test_diagonals_and_what_is_allowed_need_no_more(scheme, data):
     T = scheme.num_steps
     weights = np.array(data.draw(st.lists(st.floats(0, 9), min_size=T, max_size=T)))[None]

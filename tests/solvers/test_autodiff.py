@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
 
@@ -40,8 +39,7 @@ def assert_valid(problem, solved):
     assert solved.lower_bound <= solved.objective
 
 
-@examples(6)
-@given(problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
+@given(6, problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
 def test_agrees_with_the_dense_solver_within_the_certificates(problem):
     dense, auto = solve(problem, Stopping(1e-5)), autodiff.solve(problem, stopping=Stopping(1e-4), device="cpu")
     assert_valid(problem, auto)

@@ -8,8 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from drawn_encoders import banded, toeplitz
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -41,8 +40,8 @@ def objective_of(C, H):
     return float(np.trace(inverse.T @ H @ inverse))
 
 
-@examples(25)
 @given(
+    25,
     bins=st.integers(1, 3),
     epochs=st.integers(1, 3),
     correlation=st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]),
@@ -134,8 +133,9 @@ def gram_by_definition(C, num_bins):
     return [[sum(row[r] * row[q] for row in v) for q in range(num_bins)] for r in range(num_bins)]
 
 
-@examples(60)
-@given(data=st.data(), num_bins=st.integers(1, 4), epochs=st.integers(1, 3), kind=st.sampled_from([toeplitz, banded]))
+@given(
+    60, data=st.data(), num_bins=st.integers(1, 4), epochs=st.integers(1, 3), kind=st.sampled_from([toeplitz, banded])
+)
 def test_M_by_diagonals_is_that_of_the_definition_rounded_up(data, num_bins, epochs, kind):
     encoder, C = data.draw(kind(num_bins * epochs))
     M, true = encoder.bin_gram(num_bins), gram_by_definition(C, num_bins)
@@ -144,8 +144,7 @@ def test_M_by_diagonals_is_that_of_the_definition_rounded_up(data, num_bins, epo
             assert true[r][q] <= Fraction(M[r, q]) <= true[r][q] * (1 + Fraction(1, 10**12))
 
 
-@examples(20)
-@given(seed=st.integers(0, 999), correlation=st.sampled_from([0.05, 0.4]), p=st.sampled_from([2, 8]))
+@given(20, seed=st.integers(0, 999), correlation=st.sampled_from([0.05, 0.4]), p=st.sampled_from([2, 8]))
 def test_gradients_of_the_norm_of_M(seed, correlation, p):
     rng, num_bins, T = np.random.default_rng(seed), 3, 9
     lags = searched._Lags(num_bins, correlation, p)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from _modes import mode_problems
 from _solved import assert_feasible, averaging, one_of_both
-from effort import examples
-from hypothesis import assume, example, given
+from effort import given
+from hypothesis import assume, example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -40,8 +40,7 @@ from mfdl_solvers.coalition_problem import CoalitionProblem, outsider_bound
 from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
 
-@examples(120)
-@given(problem=one_of_both(ridges=(1.0, 1e-2)))
+@given(120, problem=one_of_both(ridges=(1.0, 1e-2)))
 def test_feasible_and_within_tolerance(problem):
     alone = problem.num_classes == problem.size
     for tolerance in (1e-4, 1e-7) if alone else (1e-4,):
@@ -53,8 +52,7 @@ def test_feasible_and_within_tolerance(problem):
         assert solved.iterations <= 100 or not alone
 
 
-@examples(100)
-@given(problem=one_of_both(ridges=(1e-6, 0.0)), tolerance=st.sampled_from([1e-4, 1e-6]))
+@given(100, problem=one_of_both(ridges=(1e-6, 0.0)), tolerance=st.sampled_from([1e-4, 1e-6]))
 def test_feasible_and_within_tolerance_when_nearly_singular(problem, tolerance):
     solved = solve(problem, Stopping(tolerance if problem.num_classes == problem.size else 1e-4))
     assert_feasible(problem, solved)
@@ -65,8 +63,7 @@ def test_feasible_and_within_tolerance_when_nearly_singular(problem, tolerance):
     assert bool(solved.notes) == singular
 
 
-@examples(40)
-@given(problem=one_of_both(max_size=5))
+@given(40, problem=one_of_both(max_size=5))
 def test_optimal_against_the_semidefinite_program(problem):
     regular = problem.eigenvalues[0] > 1e-6 * problem.eigenvalues[-1]
     assume(regular or problem.num_classes == problem.size)
@@ -83,8 +80,7 @@ def test_optimal_against_the_semidefinite_program(problem):
     assert solved.lower_bound <= reference * (1 + accuracy)
 
 
-@examples(60)
-@given(problem=one_of_both(ridges=(1.0, 1e-2)), data=st.data(), factor=st.sampled_from([1e-30, 0.5, 1e30]))
+@given(60, problem=one_of_both(ridges=(1.0, 1e-2)), data=st.data(), factor=st.sampled_from([1e-30, 0.5, 1e30]))
 def test_order_and_units_do_not_matter(problem, data, factor):
     order = np.array(data.draw(st.permutations(range(problem.size))), dtype=int)
     names = np.array(data.draw(st.permutations(range(problem.num_classes))), dtype=int)
@@ -97,8 +93,7 @@ def test_order_and_units_do_not_matter(problem, data, factor):
     assert_allclose(other.gram, here.gram[np.ix_(order, order)], atol=30 * tolerance**0.5)
 
 
-@examples(60)
-@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+@given(60, problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_one_class_has_a_closed_form(problem):
     # X is diagonal: min sum H_tt / x_t over sum x_t = 1 is (sum sqrt H_tt)^2
     user_level = FactorizationProblem(problem.error_gram, np.zeros(problem.size, dtype=int))
@@ -310,8 +305,7 @@ def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
 # Every solver
 
 
-@examples(25)
-@given(problem=factorization_problems(), k=EXTREMES)
+@given(25, problem=factorization_problems(), k=EXTREMES)
 def test_the_same_factorization_at_any_scale(problem, k):
     far_problem = of_gram(problem, k)
     assert problem.exponent == 0
@@ -323,8 +317,7 @@ def test_the_same_factorization_at_any_scale(problem, k):
     assert far_problem.objective(here.gram) == solved.objective
 
 
-@examples(8)
-@given(problem=mode_problems(), k=EXTREMES)
+@given(8, problem=mode_problems(), k=EXTREMES)
 def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
     far_problem = of_modes(problem, k)
     product, plain = kronecker_encoder.solve(far_problem), kronecker_encoder.solve(far_problem.normalised)
@@ -375,8 +368,7 @@ def test_the_same_encoder_by_automatic_differentiation(k):
 # Bounds alone
 
 
-@examples(25)
-@given(problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
+@given(25, problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     far_problem, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
     X = np.eye(problem.size) / problem.size
@@ -392,8 +384,7 @@ def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_thei
     assert_allclose(far_problem.root, root, rtol=0, atol=1e-15 * abs(root).max())
 
 
-@examples(15)
-@given(problem=mode_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
+@given(15, problem=mode_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_joint_bounds_are_finite_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     far_problem, dual = of_modes(problem, k), np.eye(problem.num_steps)
     bound = joint_lower_bound(far_problem, scaled(dual, x))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from _solved import assert_feasible, averaging, every_index_alone, one_of_both
-from effort import examples
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -44,8 +44,7 @@ def points(draw, ridges=(1.0, 1e-2), max_size=7):
     return problem, blocks, blocks.vector(duals)
 
 
-@examples(60)
-@given(case=points(ridges=(1.0, 1e-2, 1e-9), max_size=5))
+@given(60, case=points(ridges=(1.0, 1e-2, 1e-9), max_size=5))
 def test_the_rounded_bound_is_below_the_exact_one(case):
     problem, blocks, vector = case
     point = blocks.point(vector)
@@ -66,8 +65,7 @@ def test_the_rounded_bound_is_below_the_exact_one(case):
         assert point.lower_bound() >= point.bound * (1 - 1e-8)
 
 
-@examples(100)
-@given(case=points())
+@given(100, case=points())
 def test_a_plain_step_gains_at_least_what_it_promises(case):
     _, blocks, vector = case
     point = blocks.point(vector)
@@ -76,8 +74,7 @@ def test_a_plain_step_gains_at_least_what_it_promises(case):
     assert after.bound >= point.bound * (1 + point.promise) * (1 - 1e-9)
 
 
-@examples(60)
-@given(case=points())
+@given(60, case=points())
 def test_vectors_and_factors_are_each_others_inverse_and_the_gram_is_feasible(case):
     problem, blocks, vector = case
     point = blocks.point(vector)
@@ -89,8 +86,7 @@ def test_vectors_and_factors_are_each_others_inverse_and_the_gram_is_feasible(ca
     assert_allclose(np.bincount(problem.classes, weights=np.diagonal(X)), 1, rtol=1e-12)
 
 
-@examples(40)
-@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+@given(40, problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_descent_on_the_gram_ends_at_the_same_loss(problem):
     with pytest.MonkeyPatch.context() as patch:
         here = solve(problem, Stopping(1e-6))
@@ -149,8 +145,7 @@ def weights(size):
 # The optimum
 
 
-@given(a=st.floats(0.1, 10.0), c=st.floats(0.1, 10.0), share=st.floats(-1.0, 1.0))
-@examples(100)
+@given(100, a=st.floats(0.1, 10.0), c=st.floats(0.1, 10.0), share=st.floats(-1.0, 1.0))
 def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
     b = share * (a * c) ** 0.5
@@ -161,8 +156,7 @@ def test_two_indices_have_a_closed_form(a, c, share):
     assert solved.lower_bound <= optimum * (1 + 1e-12)
 
 
-@given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-@examples(40)
+@given(40, diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
     solved = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), Stopping(1e-10))
     assert_allclose(solved.gram, np.eye(len(diagonal)), atol=1e-12)
@@ -174,8 +168,7 @@ def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
 # The bound
 
 
-@examples(120)
-@given(problem=one_of_both(), data=st.data())
+@given(120, problem=one_of_both(), data=st.data())
 def test_any_weights_give_a_bound(problem, data):
     v = data.draw(weights(problem.size))
     C = data.draw(encoders(size=problem.size))
@@ -194,8 +187,7 @@ def test_weights_that_prove_nothing_give_zero(v):
     assert weights_bound(FactorizationProblem(np.eye(2), np.arange(2)), np.array(v)) == 0.0
 
 
-@examples(60)
-@given(problem=problems())
+@given(60, problem=problems())
 def test_never_below_the_trace_norm_bound(problem):
     solved = singletons.solve(problem)
     trace_norm = np.linalg.svd(problem.root, compute_uv=False).sum()
@@ -204,8 +196,7 @@ def test_never_below_the_trace_norm_bound(problem):
     assert solved.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
 
 
-@examples(100)
-@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+@given(100, problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_a_plain_step_never_lowers_the_bound(problem, data):
     v = data.draw(weights(problem.size))
     here = singletons.SingletonPoint.at(v, problem.root)
@@ -213,8 +204,7 @@ def test_a_plain_step_never_lowers_the_bound(problem, data):
     assert other.dual >= here.dual * (1 - 1e-12)
 
 
-@examples(60)
-@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+@given(60, problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_the_point_solves_its_equation(problem, data):
     v = data.draw(weights(problem.size))
     point = singletons.SingletonPoint.at(v, problem.root)
@@ -259,8 +249,7 @@ def test_no_noise_cost_at_one_index():
     assert_allclose(solved.objective, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
 
 
-@examples(40)
-@given(problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
+@given(40, problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
 def test_what_a_ridge_costs(problem, rho):
     # sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)), P(I) = sum of squared class sizes
     T = problem.size
@@ -273,8 +262,7 @@ def test_what_a_ridge_costs(problem, rho):
     assert raised.objective >= best.lower_bound
 
 
-@examples(60)
-@given(problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
+@given(60, problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
     rho = certificate.smallest_ridge(problem, tolerance)
     smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]

@@ -19,8 +19,7 @@ from _modes import (
     per_mode_gram,
     product_gram,
 )
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -41,8 +40,7 @@ from mfdl_solvers.certificate import lower_bound
 from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
 
-@examples(30)
-@given(problem=mode_problems())
+@given(30, problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
     solved = kronecker_encoder.solve(problem)
     X = product_gram(solved)
@@ -54,8 +52,7 @@ def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
     assert 0 < solved.lower_bound <= solved.objective
 
 
-@examples(40)
-@given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
+@given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
     # by the geodesic convexity of the objective; alternation could otherwise end anywhere
     solved = kronecker_encoder.solve(problem, Stopping(1e-6))
@@ -76,8 +73,7 @@ def test_no_product_is_better(problem, data):
 # The lower bound on every form
 
 
-@examples(40)
-@given(problem=mode_problems(), data=st.data())
+@given(40, problem=mode_problems(), data=st.data())
 def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
     dual_root = data.draw(encoders(size=problem.num_steps))
@@ -89,8 +85,7 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     assert bound <= solve(dense_problem(problem)).objective
 
 
-@examples(15)
-@given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
+@given(15, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_joint_bound_is_below_the_semidefinite_program(problem):
     solved = kronecker_encoder.solve(problem)
     optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
@@ -99,8 +94,7 @@ def test_the_joint_bound_is_below_the_semidefinite_program(problem):
 
 
 @pytest.mark.parametrize("sizes", [{"max_nodes": 1, "max_steps": 5}, {"max_nodes": 5, "max_steps": 1}])
-@examples(40)
-@given(data=st.data())
+@given(40, data=st.data())
 def test_one_node_or_one_step_leaves_one_half(sizes, data):
     problem = data.draw(mode_problems(**sizes, ridges=(1.0, 1e-2), zero_modes=False))
     solved = kronecker_encoder.solve(problem)
@@ -214,8 +208,7 @@ def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
                     assert (labels[s * n + u] == labels[t * n + w]) == (a == b and u == w)
 
 
-@examples(30)
-@given(problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
+@given(30, problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
 def test_loss_is_that_of_the_gram_by_loops(problem):
     solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.status == "optimal"
@@ -225,8 +218,7 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
     assert_allclose(solved.encoder.T @ solved.encoder, solved.gram, atol=1e-12)
 
 
-@examples(10)
-@given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
+@given(10, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
     solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert_allclose(solved.objective, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
@@ -256,8 +248,7 @@ def test_refused(gram, classes, num_nodes, message):
     refuses(re.escape(message), kronecker_encoder.solve_dense, gram, classes, num_nodes, error=ProblemError)
 
 
-@examples(25)
-@given(problem=mode_problems())
+@given(25, problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     solved = per_mode_encoder.solve(problem)
     X = per_mode_gram(solved)
@@ -272,8 +263,7 @@ def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     assert_allclose(C.T @ C, X, atol=1e-9)
 
 
-@examples(25)
-@given(problem=mode_problems())
+@given(25, problem=mode_problems())
 def test_between_the_product_and_the_best_of_any_form(problem):
     product = kronecker_encoder.solve(problem)
     solved = per_mode_encoder.solve(problem, start=product)
@@ -285,8 +275,7 @@ def test_between_the_product_and_the_best_of_any_form(problem):
     assert solved.status != "optimal" or solved.gap <= 1e-4
 
 
-@examples(15)
-@given(problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
+@given(15, problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_best_of_its_form_by_a_semidefinite_program(problem):
     solved = per_mode_encoder.solve(problem)
     n, T = problem.num_nodes, problem.num_steps
@@ -356,8 +345,7 @@ def test_a_limit_of_rounds_per_mode_is_said():
 # What any blocks cost
 
 
-@examples(40)
-@given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
+@given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     blocks = per_mode_encoder.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
@@ -381,8 +369,7 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
 # The scales
 
 
-@examples(60)
-@given(data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
+@given(60, data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
 def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
     weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=m * n, max_size=m * n)), dtype=float)

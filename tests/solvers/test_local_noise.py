@@ -9,8 +9,7 @@ from pathlib import Path
 import cvxpy
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -57,16 +56,14 @@ def solvable(draw):
         return random_problem(1, 2, 2, 2)
 
 
-@examples(20)
-@given(problem=solvable())
+@given(20, problem=solvable())
 def test_objective_is_that_of_another_solver(problem):
     solved = solve_local_noise(problem, Stopping(GAP, 200))
     assert solved.status == "optimal"
     assert solved.objective == pytest.approx(clarabel_objective(problem), rel=1e-3)
 
 
-@examples(40)
-@given(problem=solvable(), seed=st.integers(0, 10**6))
+@given(40, problem=solvable(), seed=st.integers(0, 10**6))
 def test_no_feasible_covariances_cost_less_than_any_bound(problem, seed):
     rng, n, L = np.random.default_rng(seed), problem.num_blocks, problem.num_slots
     roots = rng.normal(size=(n, L, L))
@@ -81,8 +78,7 @@ def test_no_feasible_covariances_cost_less_than_any_bound(problem, seed):
     assert problem.largest_ratio(solved.covariances) == pytest.approx(1, rel=1e-9)
 
 
-@examples(20)
-@given(seed=st.integers(0, 10**6), size=st.integers(1, 5))
+@given(20, seed=st.integers(0, 10**6), size=st.integers(1, 5))
 def test_everything_seen_is_the_factorization_problem(seed, size):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(size, size))
@@ -176,8 +172,7 @@ def noise_left(W, rounds):
     return float(sum((lam ** (2 * rounds * age)).sum() for age in range(1, 4000)))
 
 
-@examples(30)
-@given(G=connected_graphs(min_nodes=2, max_nodes=7))
+@given(30, G=connected_graphs(min_nodes=2, max_nodes=7))
 def test_the_fastest_weights_are_those_of_a_conic_solver(G):
     ends, n = edges(G)
     solution = mixing.fastest_mixing(ends, n)
@@ -193,8 +188,7 @@ def test_the_fastest_weights_are_those_of_a_conic_solver(G):
     assert np.abs(np.linalg.eigvalsh(found - 1 / n)).max() == pytest.approx(solution.objective, abs=1e-12)
 
 
-@examples(60)
-@given(G=connected_graphs(min_nodes=2, max_nodes=7), rounds=st.integers(1, 5), seed=st.integers(0, 99))
+@given(60, G=connected_graphs(min_nodes=2, max_nodes=7), rounds=st.integers(1, 5), seed=st.integers(0, 99))
 def test_no_weights_leave_less_noise_than_the_bound(G, rounds, seed):
     ends, n = edges(G)
     solution = mixing.least_noise(ends, n, rounds)

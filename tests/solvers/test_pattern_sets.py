@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from last_bits import nudged
 from refusals import refuses
@@ -34,8 +33,7 @@ def listed(record):
     return [tuple(pattern.tolist()) for pattern in record.patterns()]
 
 
-@examples(80)
-@given(record=SETS, data=st.data())
+@given(80, record=SETS, data=st.data())
 def test_the_heaviest_pattern_is_never_too_light(record, data):
     T, patterns = record.num_steps, listed(record)
     weights = np.array(data.draw(st.lists(st.floats(0, 1e6), min_size=T, max_size=T)))
@@ -46,16 +44,14 @@ def test_the_heaviest_pattern_is_never_too_light(record, data):
     assert sum(weights[list(pattern)]) >= value * (1 - 1e-8)
 
 
-@examples(80)
-@given(record=SETS, data=st.data(), seed=st.integers(0, 2**32 - 1))
+@given(80, record=SETS, data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_of_equally_heavy_patterns_the_last_bits_choose_none(record, data, seed):
     T = record.num_steps
     weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=T, max_size=T)), dtype=float)
     assert record.heaviest(nudged(weights, seed, 1e-14))[1] == record.heaviest(weights)[1]
 
 
-@examples(80)
-@given(record=SETS, data=st.data())
+@given(80, record=SETS, data=st.data())
 def test_uses_gaps_and_steps_are_those_of_the_patterns(record, data):
     T, patterns = record.num_steps, listed(record)
     assert record.uses == max(map(len, patterns))
@@ -105,8 +101,7 @@ def joint_sets(draw):
     return ProductPatterns.of(tuple(chosen)), joint
 
 
-@examples(80)
-@given(case=joint_sets(), data=st.data())
+@given(80, case=joint_sets(), data=st.data())
 def test_the_heaviest_joint_pattern_is_never_too_light(case, data):
     record, patterns = case
     size = record.num_steps
@@ -118,8 +113,7 @@ def test_the_heaviest_joint_pattern_is_never_too_light(case, data):
     assert record.log_sum(weights / 1e6)[0] >= record.heaviest(weights / 1e6)[0] * (1 - 1e-12)
 
 
-@examples(80)
-@given(case=joint_sets(), data=st.data())
+@given(80, case=joint_sets(), data=st.data())
 def test_joint_patterns_are_all_combinations_and_no_others(case, data):
     record, patterns = case
     assert sorted(tuple(pattern.tolist()) for pattern in record.patterns()) == sorted(patterns)
@@ -143,8 +137,7 @@ def rounded(values, seed):
     return np.array(values, dtype=float) * (1 + np.random.default_rng(seed).integers(-40, 41, len(values)) * 2.0**-52)
 
 
-@examples(200)
-@given(levels, noise)
+@given(200, levels, noise)
 def test_the_last_bits_decide_nothing(values, seed):
     exact = np.array(values, dtype=float)
     near = rounded(values, seed)
@@ -157,8 +150,7 @@ def test_the_last_bits_decide_nothing(values, seed):
     assert first_minimum(values, lambda v: float(v)) == min(values)
 
 
-@examples(100)
-@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=12))
+@given(100, st.lists(st.floats(allow_nan=False), min_size=1, max_size=12))
 def test_a_choice_is_within_the_tolerance_of_the_best_and_an_order_is_a_permutation(values):
     chosen = values[first_largest(values)]
     assert chosen == max(values) or math.isclose(chosen, max(values), rel_tol=1.1e-9)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -67,8 +66,7 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
 # Sensitivity and objective
 
 
-@examples(60)
-@given(part=participations(max_steps=7, disjoint=True), data=st.data())
+@given(60, part=participations(max_steps=7, disjoint=True), data=st.data())
 def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
     T = part.num_steps
     problem = FactorizationProblem(np.eye(T), part.classes())
@@ -81,8 +79,7 @@ def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, d
     )
 
 
-@examples(60)
-@given(problem=factorization_problems(), data=st.data())
+@given(60, problem=factorization_problems(), data=st.data())
 def test_loss_is_its_formula_and_does_not_depend_on_scale(problem, data):
     C = data.draw(encoders(size=problem.size))
     X = C.T @ C
@@ -186,8 +183,7 @@ def unit_gram(problem, C):
     return X / problem.sensitivity_squared(X)
 
 
-@examples(300)
-@given(problem=factorization_problems(), data=st.data(), ridge=st.sampled_from([0.0, 1e-10, 1e-3, 10.0]))
+@given(300, problem=factorization_problems(), data=st.data(), ridge=st.sampled_from([0.0, 1e-10, 1e-3, 10.0]))
 def test_never_above_the_loss_of_any_encoder_whatever_the_dual_is_made_from(problem, data, ridge):
     X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
     dual_from = problem.error_gram + ridge * np.eye(problem.size) if ridge else None
@@ -195,24 +191,21 @@ def test_never_above_the_loss_of_any_encoder_whatever_the_dual_is_made_from(prob
     assert 0 <= bound <= min(problem.objective(unit_gram(problem, C)) for C in (X, other))
 
 
-@examples(40)
-@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)), data=st.data())
+@given(40, problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)), data=st.data())
 def test_never_above_the_optimum_of_the_semidefinite_program(problem, data):
     C = data.draw(encoders(size=problem.size))
     optimum = optimal_loss_reference(problem)
     assert lower_bound(problem, unit_gram(problem, C)) <= optimum * (1 + 1e-6)  # the program's own accuracy
 
 
-@examples(40)
-@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
+@given(40, problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
 def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem):
     restricted = optimal_loss_reference(problem)
     unrestricted = optimal_loss_reference(problem, restricted=False)
     assert_allclose(restricted, unrestricted, rtol=1e-5)  # two runs of an interior-point solver
 
 
-@examples(60)
-@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+@given(60, problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_tight_at_the_optimum(problem):
     solved = solve(problem, Stopping(1e-7))
     assert solved.status == "optimal"
@@ -290,8 +283,7 @@ def problems(draw):
     return MaximumProblem(R @ R.swapaxes(1, 2) + ridge, np.arange(T) % b)
 
 
-@examples(60)
-@given(problems())
+@given(60, problems())
 def test_bound_program_and_objective_in_order(problem):
     best = maximum_encoder.solve(problem, Stopping(1e-4))
     reference = program(problem)
@@ -303,8 +295,7 @@ def test_bound_program_and_objective_in_order(problem):
     assert_allclose(best.objective, by_hand, rtol=1e-8)
 
 
-@examples(20)
-@given(problems())
+@given(20, problems())
 def test_one_error_is_the_usual_problem(problem):
     alone = MaximumProblem(problem.error_grams[:1], problem.classes)
     usual = maximum_encoder.dense_encoder.solve(alone.sum, Stopping(1e-6))

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -33,7 +33,6 @@ from mfdl_solvers.structured import (
 from mfdl_solvers.structured.banded_search import at_unit_sensitivity, of_bands
 from mfdl_solvers.structured.cost import gram_diagonals, of_noising
 from tests import exact
-from tests.effort import examples
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
 
@@ -66,8 +65,7 @@ def objective(H, C):
     return float(np.trace(H @ N @ N.T))
 
 
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
@@ -77,8 +75,7 @@ def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
         assert np.isfinite(cost.inverse_bands(lam)).all()
 
 
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_the_cost_of_a_toeplitz_strategy_and_its_gradient(data):
     encoder, C = data.draw(toeplitz(data.draw(st.integers(1, 7))))
     cost, H = data.draw(costs(len(C), by_age=True))
@@ -89,8 +86,7 @@ def test_the_cost_of_a_toeplitz_strategy_and_its_gradient(data):
         assert gradient[j] == pytest.approx((cost.of_series(d + unit)[0] - cost.of_series(d - unit)[0]) / 2, rel=1e-7)
 
 
-@examples(40)
-@given(data=st.data(), count=st.integers(1, 3), gap=st.integers(1, 3))
+@given(40, data=st.data(), count=st.integers(1, 3), gap=st.integers(1, 3))
 def test_the_lower_bound_is_that_of_the_dense_certificate_and_below_it(data, count, gap):
     T = count * gap
     cost, H = data.draw(costs(T))
@@ -204,8 +200,7 @@ def test_costs_and_uses_that_are_none_are_refused(make, says):
     refuses(says, make, error=ProblemError)
 
 
-@examples(30)
-@given(data=st.data())
+@given(30, data=st.data())
 def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
     cost, H = data.draw(costs(data.draw(st.integers(1, 9))))
     (encoder, N), T = data.draw(banded(len(H))), len(H)
@@ -218,8 +213,7 @@ def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
         assert_allclose(gradient[: T - j, j], np.diagonal(2 * H @ N, -j), rtol=1e-9, atol=1e-9 * H.max())
 
 
-@examples(30)
-@given(data=st.data(), epochs=st.integers(1, 3), period=st.integers(1, 3))
+@given(30, data=st.data(), epochs=st.integers(1, 3), period=st.integers(1, 3))
 def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, period):
     T = epochs * period
     cost, H = data.draw(costs(T))
@@ -241,8 +235,7 @@ def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, per
         assert gradient[s, j] == pytest.approx(difference, rel=1e-4, abs=1e-6 * value)
 
 
-@examples(30)
-@given(data=st.data())
+@given(30, data=st.data())
 def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
     encoder, C = data.draw(banded(data.draw(st.integers(1, 9))))
     cost, H = data.draw(costs(len(C)))
@@ -256,8 +249,7 @@ def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
             assert_allclose(gradient[j:, j], np.diagonal(exact, -j), rtol=1e-6, atol=1e-9 * np.abs(exact).max())
 
 
-@examples(100)
-@given(case=encoders(), seed=st.integers(0, 99), vector=st.booleans())
+@given(100, case=encoders(), seed=st.integers(0, 99), vector=st.booleans())
 def test_products_and_solutions_are_those_of_the_dense_matrix(case, seed, vector):
     encoder, C = case
     x = np.random.default_rng(seed).standard_normal((len(C), 2))
@@ -272,8 +264,7 @@ def test_products_and_solutions_are_those_of_the_dense_matrix(case, seed, vector
     assert_allclose(encoder.scaled(0.25).times(x), C @ x / 4, atol=scale)
 
 
-@examples(100)
-@given(case=encoders())
+@given(100, case=encoders())
 def test_norms_and_bounds_are_those_of_the_dense_matrix(case):
     encoder, C = case
     T, N = len(C), np.linalg.inv(C)
@@ -290,8 +281,7 @@ def test_norms_and_bounds_are_those_of_the_dense_matrix(case):
         assert np.abs(np.diagonal(C, -lag)).max() <= most * (1 + 1e-9) + scale
 
 
-@examples(60)
-@given(case=encoders(), seed=st.integers(0, 99), stop=st.integers(0, 8), dim=st.integers(1, 3))
+@given(60, case=encoders(), seed=st.integers(0, 99), stop=st.integers(0, 8), dim=st.integers(1, 3))
 def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed, stop, dim):
     encoder, C = case
     T = len(C)
@@ -309,8 +299,7 @@ def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed,
     refuses("no noise beyond", later.step, Z[0], error=ProblemError)
 
 
-@examples(40)
-@given(case=encoders(), seed=st.integers(0, 99))
+@given(40, case=encoders(), seed=st.integers(0, 99))
 def test_states_of_rows_can_be_made_again_from_the_rows(case, seed):
     encoder, C = case
     if isinstance(encoder, Buffered):
@@ -339,8 +328,7 @@ def exact_encoder(encoder, C):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_the_defect_bounds_how_far_the_noise_is_from_the_inverse(kind, data):
     encoder, C = data.draw(encoders(kinds=[kind]))
     T, stepper = len(C), encoder.stepper((len(C),))
@@ -355,8 +343,7 @@ def test_the_defect_bounds_how_far_the_noise_is_from_the_inverse(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@examples(80)
-@given(data=st.data(), num_bins=st.integers(1, 4))
+@given(80, data=st.data(), num_bins=st.integers(1, 4))
 def test_what_is_known_of_its_structure_is_true(kind, data, num_bins):
     encoder, C = data.draw(encoders(kinds=[kind]))
     T, absolute = len(C), np.abs(C)
@@ -382,8 +369,7 @@ def test_what_is_known_of_its_structure_is_true(kind, data, num_bins):
         assert not encoder.nonnegative or np.abs(M - sums.T @ sums).max() <= scale * T
 
 
-@examples(40)
-@given(data=st.data(), size=st.integers(1, 5), columns=st.integers(0, 3))
+@given(40, data=st.data(), size=st.integers(1, 5), columns=st.integers(0, 3))
 def test_one_encoder_for_each_column_is_that_of_each(data, size, columns):
     each = [data.draw(dense(size)) for _ in range(columns)]
     many = PerColumn(np.stack([C for _, C in each]) if each else np.zeros((0, size, size)))

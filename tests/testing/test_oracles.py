@@ -7,8 +7,8 @@ import mpmath
 import numpy as np
 import oracle_agreement as agreement
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -73,8 +73,7 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
 # ---- rational ------------------------------------------------------------------------------------------------------
 
 
-@examples(60)
-@given(data=st.data(), rows=st.integers(1, 5), steps=st.integers(1, 3))
+@given(60, data=st.data(), rows=st.integers(1, 5), steps=st.integers(1, 3))
 def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, rows, steps):
     """A = B C and B of full column rank leave X = C^T C, as fractions."""
     B = data.draw(small_matrices(rows, data.draw(st.integers(1, rows))))
@@ -83,8 +82,7 @@ def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, 
     assert exact_view_gram(rational(B @ C), rational(B)) == exact_gram(C)
 
 
-@examples(60)
-@given(view=strategies.integer_views(), data=st.data())
+@given(60, view=strategies.integer_views(), data=st.data())
 def test_a_row_that_repeats_others_changes_nothing(view, data):
     A, B = view
     A = B @ data.draw(small_matrices(B.shape[1], A.shape[1]))  # no leak
@@ -94,8 +92,7 @@ def test_a_row_that_repeats_others_changes_nothing(view, data):
     assert not any(exact_leaks(rational(A), rational(B)))
 
 
-@examples(60)
-@given(view=strategies.integer_views())
+@given(60, view=strategies.integer_views())
 def test_the_rational_view_is_the_pseudo_inverse_also_where_columns_leak(view):
     A, B = view
     assume(clear_rank(B))
@@ -153,8 +150,8 @@ def on_the_path(epsilon, shift, reaction, std):
     return max(np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), y) for a, b in ((p, q), (q, p)))
 
 
-@examples(20)
 @given(
+    20,
     slope=st.integers(-12, 12).map(lambda i: i / 4),
     offset=st.integers(-4, 4).map(lambda i: i / 4),
     clip=st.integers(0, 8).map(lambda i: i / 4),
@@ -189,8 +186,7 @@ def runs(draw, max_steps=3):
     return W, {"attacker": attacker, "victim": victim, "reactions": reactions}
 
 
-@examples(25)
-@given(run=runs(), epsilon=st.sampled_from([0.0, 0.5, 1.0]))
+@given(25, run=runs(), epsilon=st.sampled_from([0.0, 0.5, 1.0]))
 def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
     """All messages show one record's single shift with mu = 1, whatever gradients do; what is hidden only helps."""
     W, case = run
@@ -200,8 +196,7 @@ def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
     assert single_step.value <= two.value + single_step.error + two.error + 1e-9  # more is seen
 
 
-@examples(10)
-@given(run=runs(), k=st.sampled_from([0.5, 3.0]))
+@given(10, run=runs(), k=st.sampled_from([0.5, 3.0]))
 def test_units_do_not_matter_and_the_error_says_how_far_a_finer_grid_moves(run, k):
     W, case = run
     coarse = adaptive_total_variation(W, resolution=12, **case)
@@ -261,8 +256,7 @@ def test_delta_is_the_integral_of_its_definition(mu, epsilon):
         assert abs(both / exact_delta(mu, epsilon) - 1) < 1e-12
 
 
-@examples(8)
-@given(mu=st.floats(1e-3, 30), delta=st.floats(1e-12, 0.4))
+@given(8, mu=st.floats(1e-3, 30), delta=st.floats(1e-12, 0.4))
 def test_the_three_conversions_are_inverses(mu, delta):
     epsilon = exact_epsilon(mu, delta)
     if epsilon == 0:

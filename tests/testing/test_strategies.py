@@ -9,8 +9,8 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import Phase, find, given, settings
+from effort import given
+from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -63,7 +63,7 @@ TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
 record = Cyclic(epochs=2, period=1)
 algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
-few = examples(40)
+few = 40
 
 
 def smallest(strategy, condition=lambda case: True, seed=0):
@@ -128,8 +128,7 @@ def test_gossip_that_varies_needs_two_rounds():
 # What they promise
 
 
-@few
-@given(G=connected_graphs(min_nodes=2, max_nodes=6))
+@given(few, G=connected_graphs(min_nodes=2, max_nodes=6))
 def test_graphs_are_connected_and_simple_on_their_first_numbers(G):
     assert nx.is_connected(G)
     assert sorted(G) == list(range(len(G)))
@@ -137,8 +136,7 @@ def test_graphs_are_connected_and_simple_on_their_first_numbers(G):
     assert nx.number_of_selfloops(G) == 0
 
 
-@few
-@given(W=gossip_matrices(min_nodes=2, max_nodes=5), data=st.data())
+@given(few, W=gossip_matrices(min_nodes=2, max_nodes=5), data=st.data())
 def test_gossip_is_of_its_kind(W, data):
     dense = W.dense()
     assert nx.is_strongly_connected(nx.from_numpy_array(dense, create_using=nx.DiGraph))
@@ -154,8 +152,7 @@ def test_gossip_is_of_its_kind(W, data):
         assert_allclose(degree[:, None] * dense, (degree[:, None] * dense).T, atol=1e-15)  # reversible
 
 
-@few
-@given(W=dyadic_gossip(max_nodes=4), steps=st.integers(1, 4))
+@given(few, W=dyadic_gossip(max_nodes=4), steps=st.integers(1, 4))
 def test_dyadic_products_are_exact(W, steps):
     messages, _ = gossip_messages(W, steps)
     exact = [[Fraction(float(x)) for x in row] for row in W.dense()]
@@ -166,8 +163,7 @@ def test_dyadic_products_are_exact(W, steps):
     assert [-Fraction(float(x)) for x in last] == column
 
 
-@few
-@given(part=participations(max_steps=6, schemes=ALL_SCHEMES))
+@given(few, part=participations(max_steps=6, schemes=ALL_SCHEMES))
 def test_participations_hold_the_patterns_of_their_scheme(part):
     patterns = [tuple(p.tolist()) for p in part.patterns()]
     assert 1 <= part.num_steps <= 6
@@ -178,8 +174,7 @@ def test_participations_hold_the_patterns_of_their_scheme(part):
         assert sorted(patterns) == separated_patterns(part.num_steps, part.max_participations, part.separation)
 
 
-@few
-@given(part=participations(num_steps=4, disjoint=True))
+@given(few, part=participations(num_steps=4, disjoint=True))
 def test_disjoint_patterns_partition_the_steps(part):
     assert sorted(np.concatenate(list(part.patterns()))) == [0, 1, 2, 3]
 
@@ -196,8 +191,7 @@ def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_NAMES)
-@examples(8)
-@given(data=st.data())
+@given(8, data=st.data())
 def test_algorithms_are_built_by_name_within_their_sizes(name, data):
     algorithm = data.draw(linear_algorithms([name], max_epochs=2, max_period=2, min_nodes=2, max_nodes=3))
     assert (2 <= algorithm.num_nodes <= 3, algorithm.participation.num_steps) == (True, algorithm.num_steps)
@@ -221,8 +215,7 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
         assert build_algorithm(name, algorithm.dynamics, algorithm.participation).name == name
 
 
-@examples(25)
-@given(gossip_matrix=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
+@given(25, gossip_matrix=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
 def test_gossip_is_as_asked(gossip_matrix):
     assert gossip_matrix.dynamics.gossip.is_constant
     assert gossip_matrix.dynamics.gossip.at(0).is_symmetric
@@ -242,8 +235,7 @@ def _holding(case):
     return np.asarray(case.noise.holders().sum(axis=1)).ravel().tolist()
 
 
-@few
-@given(data=st.data())
+@given(few, data=st.data())
 def test_trust_models_leave_a_victim_and_have_a_view(data):
     names = ("dp-dsgd", "mf-per-node", "muffliato", "decor", "zip-dl")
     algorithm = data.draw(linear_algorithms(names, max_epochs=1, max_period=2, max_nodes=3))
@@ -260,8 +252,7 @@ def test_trust_models_leave_a_victim_and_have_a_view(data):
             assert view.gradients.shape[1] == algorithm.num_steps * algorithm.num_nodes
 
 
-@examples(20)
-@given(n=st.integers(1, 3), data=st.data())
+@given(20, n=st.integers(1, 3), data=st.data())
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
     algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
@@ -286,8 +277,7 @@ def test_a_kind_is_the_model_of_that_name(kind):
 
 
 @pytest.mark.parametrize("kind", VIEW_KINDS)
-@few
-@given(data=st.data())
+@given(few, data=st.data())
 def test_views_are_of_their_kind_over_the_rationals(kind, data):
     view = data.draw(views([kind], max_rows=4, max_steps=2, max_nodes=2, largest=2))
     A, B = view.dense_gradients_by_time(), view.dense_noise()
@@ -300,8 +290,7 @@ def test_views_are_of_their_kind_over_the_rationals(kind, data):
     assert kind == "integer" or (deficient, leaks) == expected[kind]
 
 
-@few
-@given(C=encoders(max_steps=5), N=encoders(size=3, non_negative=True), Z=integer_encoders(max_steps=4, largest=3))
+@given(few, C=encoders(max_steps=5), N=encoders(size=3, non_negative=True), Z=integer_encoders(max_steps=4, largest=3))
 def test_encoders_are_causal_with_a_positive_diagonal(C, N, Z):
     for matrix in (C, N, Z):
         assert_allclose(matrix, np.tril(matrix))
@@ -312,8 +301,7 @@ def test_encoders_are_causal_with_a_positive_diagonal(C, N, Z):
     assert np.abs(Z).max() <= 3
 
 
-@examples(30)
-@given(case=factorizations(max_size=3))
+@given(30, case=factorizations(max_size=3))
 def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
     posed, factorization = case
     C, X = factorization.encoder, factorization.encoder.T @ factorization.encoder
@@ -328,8 +316,7 @@ def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
     assert factorization.status == "fixed" or factorization.gap <= 1e-4
 
 
-@examples(8)
-@given(case=factorizations(max_size=3, kinds=["given"]))
+@given(8, case=factorizations(max_size=3, kinds=["given"]))
 def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
     posed, factorization = case
     assert factorization.lower_bound <= optimal_loss_reference(posed) * (
@@ -342,8 +329,8 @@ def test_factorizations_are_of_the_kind_asked_for():
     assert status == {"given": "fixed", "optimal": "optimal"}
 
 
-@examples(150)
 @given(
+    150,
     part=participations(max_steps=4, schemes=ALL_SCHEMES),
     n=st.integers(1, 3),
     adjacency=st.sampled_from(ADJACENCIES),
@@ -383,8 +370,7 @@ def test_a_victim_of_ones_own():
     assert smallest(of, lambda D: D.any()).reshape(2, 3, 2).any(axis=(0, 2)).tolist() == [False, False, True]
 
 
-@examples(25)
-@given(mechanism=mechanisms(kinds=ALL_SEEN_KINDS))
+@given(25, mechanism=mechanisms(kinds=ALL_SEEN_KINDS))
 def test_mechanisms_meet_their_target_and_no_less(mechanism):
     assert mechanism.guarantee.trust in ALL_SEEN_KINDS
     assert mechanism.guarantee.adjacency in ADJACENCIES
@@ -403,8 +389,7 @@ def test_mechanisms_with_a_receiver_have_two_nodes():
     assert (mechanism.algorithm.num_nodes, mechanism.guarantee.trust) == (2, "colluding")
 
 
-@few
-@given(case=view_cases(max_nodes=3, max_steps=2))
+@given(few, case=view_cases(max_nodes=3, max_steps=2))
 def test_a_view_case_prints_its_algorithm_and_its_attacker(case):
     assert case.algorithm.name in describe(case)
     assert describe(case.model) in describe(case)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -31,8 +30,7 @@ def mechanism(unit="record", noise_std=0.5, **privacy):
     )
 
 
-@examples(20)
-@given(gamma=st.sampled_from([1e-6, 0.01, 3.0]), unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
+@given(20, gamma=st.sampled_from([1e-6, 0.01, 3.0]), unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
 def test_a_run_is_the_recursion_on_normalised_gradients(gamma, unit, seed):
     """theta <- W (theta - eta (sum_r C g_r / (||g_r|| + gamma) + e_t) / m), each gradient by autograd."""
     injected = np.random.default_rng(seed).standard_normal((4, 4, 12)) * 0.01

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses
@@ -78,8 +77,9 @@ def test_vectors_of_rfc_8439():
     assert block_of_rfc(bytes(range(32)), 1, bytes([0] * 7 + [0x4A] + [0] * 4)) == sunscreen[:64]
 
 
-@examples(40)
-@given(key=st.binary(min_size=32, max_size=32), step=WORD, shard=st.integers(0, SHARDS - 1), count=st.integers(1, 20))
+@given(
+    40, key=st.binary(min_size=32, max_size=32), step=WORD, shard=st.integers(0, SHARDS - 1), count=st.integers(1, 20)
+)
 def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
     nonce = step.to_bytes(8, "little") + shard.to_bytes(4, "little")
     blocks = b"".join(block_of_rfc(key, counter, nonce) for counter in range(3))
@@ -106,8 +106,7 @@ def transformed(drawn):
     return out.view(np.float64)
 
 
-@examples(60)
-@given(st.lists(WORD | st.integers(0, 64).map(lambda bits: 2**bits - 1), min_size=1, max_size=5))
+@given(60, st.lists(WORD | st.integers(0, 64).map(lambda bits: 2**bits - 1), min_size=1, max_size=5))
 def test_each_word_becomes_the_normal_of_its_probability(drawn):
     for word, normal in zip(drawn, transformed(drawn), strict=True):
         assert abs(float(normal_of(word)) - normal) <= 2.0**-49 * max(1.0, abs(normal))
@@ -119,8 +118,7 @@ def test_the_ends_and_the_middle():
     assert abs(middle) <= 1e-16
 
 
-@examples(60)
-@given(WORD.filter(lambda word: word < 2**64 - 2))
+@given(60, WORD.filter(lambda word: word < 2**64 - 2))
 def test_normals_rise_with_their_words(word):
     below, above = transformed([word & ~1, (word & ~1) + 2])
     assert below <= above <= 0
@@ -129,8 +127,8 @@ def test_normals_rise_with_their_words(word):
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
-@examples(60)
 @given(
+    60,
     columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
     steps=st.lists(WORD, min_size=1, max_size=3),
     dim=st.integers(1, 20),
@@ -147,8 +145,8 @@ def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps,
             assert_array_equal(row, alone[0, :dim])
 
 
-@examples(60)
 @given(
+    60,
     secret=st.integers(0, 99),
     index=WORD,
     tensor=st.integers(0, 2**32 - 1),
@@ -167,8 +165,8 @@ def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, coun
     assert_array_equal(ColumnNormals([own], [index], shard=shard).step(step, count, tensor=tensor)[0], expected)
 
 
-@examples(60)
 @given(
+    60,
     asked=st.lists(
         st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 20), st.integers(0, 1)), min_size=1, max_size=4
     ),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from archives import edited
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import regression
@@ -191,8 +190,7 @@ JSON = st.recursive(
 )
 
 
-@given(metadata=st.dictionaries(st.text(), JSON, max_size=3))
-@examples(30)
+@given(30, metadata=st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_plain_metadata_survives(tmp_path_factory, metadata):
     folder = tmp_path_factory.mktemp("run")
     checkpoint.save(folder, step=0, models={}, metadata=metadata)

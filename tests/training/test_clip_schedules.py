@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -34,8 +33,7 @@ def mechanism(rates, unit="record", noise_std=0.5):
     )
 
 
-@examples(20)
-@given(clips=clip_schedules, unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
+@given(20, clips=clip_schedules, unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
 def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(clips, unit, seed):
     """theta <- W (theta - eta_t (clip(g, C c_t) + c_t e_t) / m), every gradient by autograd, one record at a time."""
     eta, c = np.array([0.5, 0.4, 0.3, 0.2]), np.array(clips)
@@ -58,8 +56,7 @@ def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(cl
     assert_allclose(run.seeds[0].models, theta, rtol=1e-9, atol=1e-12)
 
 
-@examples(15)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)), clips=clip_schedules)
+@given(15, W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)), clips=clip_schedules)
 def test_its_privacy_is_that_of_the_view_written_out(W, clips):
     """Gradients of norm c_t and noise of deviation c_t, at rates eta_t; where messages are hidden and where not.
 

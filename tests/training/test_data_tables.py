@@ -6,8 +6,8 @@ import io
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
 from sklearn.datasets import dump_svmlight_file
@@ -51,8 +51,8 @@ def assert_is(table, expected):
             np.testing.assert_array_equal(column.numbers("file"), np.array(values, dtype=float))
 
 
-@examples(100)
 @given(
+    100,
     tables(),
     st.sampled_from([(".csv", ","), (".csv", ";"), (".csv", "\t"), (".tsv", "\t"), (".CSV", ",")]),
     st.sampled_from(["\n", "\r\n", "\r"]),
@@ -69,8 +69,7 @@ def test_a_text_is_read_back(tmp_path_factory, table, form, end, quoting, encodi
     assert_is(read_table(path), table)
 
 
-@examples(50)
-@given(tables())
+@given(50, tables())
 def test_parquet_is_read_back(tmp_path_factory, table):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path_factory.mktemp("parquet") / "own.parquet"
@@ -81,8 +80,7 @@ def test_parquet_is_read_back(tmp_path_factory, table):
     assert_is(read_table(path), table)
 
 
-@examples(50)
-@given(st.integers(1, 12), st.lists(st.integers(2, 3), min_size=1, max_size=2), st.data())
+@given(50, st.integers(1, 12), st.lists(st.integers(2, 3), min_size=1, max_size=2), st.data())
 def test_archives_and_libsvm_files_are_read_back(tmp_path_factory, rows, shape, data):
     folder, size = tmp_path_factory.mktemp("arrays"), int(np.prod(shape))
     cells = data.draw(st.lists(NUMBERS, min_size=rows * size, max_size=rows * size))
@@ -124,8 +122,7 @@ def contents(table):
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv.gz"])
-@examples(60)
-@given(st.data())
+@given(60, st.data())
 def test_a_damaged_file_is_refused_or_read_as_it_was(tmp_path_factory, suffix, data):
     path = written(tmp_path_factory.mktemp("damaged"), suffix)
     raw, before = bytearray(path.read_bytes()), contents(read_table(path))

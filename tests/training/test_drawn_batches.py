@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import classes, some_models
@@ -61,8 +60,9 @@ def test_records_join_at_the_rate_and_independently(rate):
     assert sizes.var() == pytest.approx(drawn.shape[1] * rate * (1 - rate), rel=0.15)
 
 
-@examples(30)
-@given(rate=st.floats(1e-3, 0.999), key=st.integers(0, 5), step=st.integers(0, 2**40), node=st.integers(0, NODES - 1))
+@given(
+    30, rate=st.floats(1e-3, 0.999), key=st.integers(0, 5), step=st.integers(0, 2**40), node=st.integers(0, NODES - 1)
+)
 def test_a_record_joins_exactly_where_its_word_is_below_the_rate(rate, key, step, node):
     sampler = batches(key, rate)
     node_words = words(NoiseKey.from_seed(key).derive("batches"), step, node, 20)
@@ -83,8 +83,9 @@ def test_draws_are_of_their_key_step_and_node_and_not_the_noise():
     assert np.isfinite(noise).all()
 
 
-@examples(20)
-@given(seed=st.integers(0, 9), step=st.integers(0, 30), rate=st.sampled_from([0.05, 0.3, 0.9]), clip=st.floats(0.3, 3))
+@given(
+    20, seed=st.integers(0, 9), step=st.integers(0, 30), rate=st.sampled_from([0.05, 0.3, 0.9]), clip=st.floats(0.3, 3)
+)
 def test_the_sum_of_a_batch_is_that_of_the_records_drawn(seed, step, rate, clip):
     instance = task_of(25).instance(seed, 1)
     sampler = PoissonBatches(instance, NoiseKey.from_seed(seed), rate)

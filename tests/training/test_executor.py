@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -80,9 +79,12 @@ def test_the_executor_is_the_operators(name, monkeypatch):
         check(algorithm.with_divisors([1, 2, 3, 5]))
 
 
-@examples(50)
 @given(
-    algorithm=linear_algorithms(ALL_NAMES, max_epochs=2), sparse=st.booleans(), seed=st.integers(0, 99), data=st.data()
+    50,
+    algorithm=linear_algorithms(ALL_NAMES, max_epochs=2),
+    sparse=st.booleans(),
+    seed=st.integers(0, 99),
+    data=st.data(),
 )
 def test_it_is_for_every_algorithm_on_any_gossip(algorithm, sparse, seed, data):
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
@@ -170,8 +172,8 @@ def test_a_step_leaves_its_inputs_alone():
 # ---- rounding between gradient and noise -----------------------------------------------------------------------------
 
 
-@examples(40)
 @given(
+    40,
     algorithm=linear_algorithms(
         [name for name in ALL_NAMES if name not in ("none", "zip-dl")], max_epochs=2, max_period=2
     ),

@@ -6,8 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -91,8 +90,7 @@ def test_formats_agree(folder):
     assert len({*hashes.values()}) == 3
 
 
-@examples(40)
-@given(st.data())
+@given(40, st.data())
 def test_archives_libsvm_and_csv_files_hold_the_same_records(tmp_path_factory, data):
     folder, rows = tmp_path_factory.mktemp("same"), data.draw(st.integers(8, 20))
     cells = data.draw(st.lists(st.integers(1, 99), min_size=2 * rows, max_size=2 * rows))

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy import special
@@ -117,8 +116,7 @@ def cases(draw):
 # ---- the law of the noise --------------------------------------------------------------------------------------------
 
 
-@examples(40)
-@given(case=cases())
+@given(40, case=cases())
 def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
     """At 2^12 words in equal distances, against the distribution function in 30 digits."""
     tails = np.arange(2**11, dtype=np.uint64) * np.uint64(2**53) + np.uint64(2**52)
@@ -171,8 +169,7 @@ def contributions(draw, case, count):
     return case.clipped(rows) if count else rows
 
 
-@examples(40)
-@given(case=cases(), data=st.data(), at=st.floats(-1.0, 1.0))
+@given(40, case=cases(), data=st.data(), at=st.floats(-1.0, 1.0))
 def test_no_event_tells_neighbours_apart_better_than_the_claimed_gaussian(case, data, at):
     """A record that takes part in every step, beside others; it is left out or replaced, perhaps by its negative."""
     num_steps = case.mechanism.algorithm.num_steps
@@ -224,16 +221,16 @@ def nearest(word, more, scale):
     return -low if word & 1 else low
 
 
-@examples(60)
-@given(st.lists(st.tuples(WORD, MORE), min_size=1, max_size=4), SCALE)
+@given(60, st.lists(st.tuples(WORD, MORE), min_size=1, max_size=4), SCALE)
 def test_integers_are_the_nearest_to_real_normals(bits, scale):
     words = np.array([word for word, _ in bits], dtype=np.uint64)
     integers = rounded(words, scale, lambda place: bits[place][1])
     assert integers.tolist() == [nearest(word, more, scale) for word, more in bits]
 
 
-@examples(40)
-@given(edge=st.integers(0, 2**18), scale=st.floats(15, 30).map(lambda exponent: 2.0**exponent), beyond=st.booleans())
+@given(
+    40, edge=st.integers(0, 2**18), scale=st.floats(15, 30).map(lambda exponent: 2.0**exponent), beyond=st.booleans()
+)
 def test_bits_that_end_next_to_an_edge_are_decided_by_the_last_of_them(edge, scale, beyond):
     with mpmath.workdps(200):
         tail = mpmath.ncdf(-(mpmath.mpf(edge) + mpmath.mpf(1) / 2) / mpmath.mpf(scale)) * mpmath.mpf(2) ** 576
@@ -253,9 +250,10 @@ def test_floats_decide_as_the_decimals_would(scale, monkeypatch):
     assert scale or not row.any()
 
 
-@examples(60)
 @given(
-    x=st.integers(0, 30 * 2**20).map(lambda numerator: Decimal(numerator) / 2**20), digits=st.sampled_from([60, 240])
+    60,
+    x=st.integers(0, 30 * 2**20).map(lambda numerator: Decimal(numerator) / 2**20),
+    digits=st.sampled_from([60, 240]),
 )
 def test_tails_have_the_stated_error(x, digits):
     with decimal.localcontext(prec=digits):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import module_at, regression, squared
@@ -56,15 +55,14 @@ def whole(rows):
 # ---- the theorem ----------------------------------------------------------------------------------------------------
 
 
-@examples(40)
-@given(seed=st.integers(0, 10**6), records=st.integers(1, 4))
+@given(40, seed=st.integers(0, 10**6), records=st.integers(1, 4))
 def test_truncated_contributions_are_no_longer_than_the_clipping_norm(seed, records):
     for row in whole(contributions(seed, records)):
         assert sum((k * Fraction(STEP)) ** 2 for k in row) <= Fraction(0.7) ** 2
 
 
-@examples(25)
 @given(
+    25,
     name=st.sampled_from(sorted(MADE)),
     seeds=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 3)), min_size=T, max_size=T),
 )

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from mnist_files import idx, register_mnist
 from refusals import refuses
@@ -34,8 +33,7 @@ torch.set_num_threads(1)  # workers of the test run share the cores
 # IDX files
 
 
-@given(shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
-@examples(50)
+@given(50, shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from noises import philox_key
 from numpy.testing import assert_array_equal
@@ -288,8 +288,8 @@ def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
     assert PAIR.reveal_secret() == hmac.digest(extracted, info + b"\x01", hashlib.sha256)
 
 
-@examples(30)
 @given(
+    30,
     privates=st.lists(st.binary(min_size=32, max_size=32), min_size=2, max_size=2),
     labels=st.lists(LABELS, min_size=2, max_size=2, unique=True),
     run_id=st.one_of(st.text(min_size=1, max_size=5), st.binary(min_size=1, max_size=5)),
@@ -380,8 +380,7 @@ def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
 # ---- a deployment ---------------------------------------------------------------------------------------------------
 
 
-@examples(15)
-@given(sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
+@given(15, sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
 def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     views = agree([NodeIdentity(bytes([i + 1]) * 32) for i in range(5)], sets, run_id=RUN)
     secrets = {}

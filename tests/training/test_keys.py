@@ -7,7 +7,8 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from noises import philox_key
 from numpy.testing import assert_array_equal

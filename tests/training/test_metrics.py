@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import small_tasks
 import torch
-from effort import examples
+from effort import given
 from finished_runs import step_frame
-from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
@@ -44,8 +43,8 @@ def measured_slowly(task, row, features, targets):
     return np.mean(losses), np.mean(hits)
 
 
-@examples(20)
 @given(
+    20,
     build=st.sampled_from([regression, classes]),
     partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
     num_records=st.integers(40, 60),

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import classes
@@ -42,8 +41,7 @@ def partitions(draw):
     return partition, targets, num_nodes, draw(st.integers(0, 2**70))
 
 
-@given(case=partitions())
-@examples(150)
+@given(150, case=partitions())
 def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
     partition, targets, num_nodes, seed = case
     partition.require_fits("classification", len(targets), num_nodes)
@@ -81,8 +79,7 @@ def test_a_class_is_cut_at_the_running_sums_of_its_shares():
     assert by_class(rows, targets).sum(axis=1).tolist() == [500, 300, 7]
 
 
-@given(seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
-@examples(30)
+@given(30, seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
 def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
     targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
     rows = Dirichlet(1e-6, min_records).rows_of_nodes(targets, 10, seed)
@@ -149,8 +146,7 @@ def test_uniforms_are_uniform_and_inside_the_unit_interval(monkeypatch):
 # In a task
 
 
-@given(seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
-@examples(25)
+@given(25, seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
 def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
     task = classes(partition=Dirichlet(alpha, min_records=4))
     instance = task.instance(seed, period)
@@ -269,8 +265,7 @@ def test_a_partition_of_a_user_that_breaks_the_law_is_refused(partition, message
         refuses(f"partition 'given' .*{message}", use)
 
 
-@given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
-@examples(40)
+@given(40, order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
 def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_refused(order, cuts, data):
     parts = np.split(np.array(order, dtype=np.int32), sorted(cuts))
     task = classes(num_records=12, partition=Given(*parts))

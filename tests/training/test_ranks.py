@@ -12,8 +12,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import assume, given
+from effort import given
+from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -71,8 +71,8 @@ def assert_same(shared, alone):
             np.testing.assert_allclose(getattr(shared, measured)[name], values[name], rtol=EXACT, err_msg=name)
 
 
-@examples(100)
 @given(
+    100,
     st.one_of(strategies.linear_algorithms(min_nodes=2), strategies.user_algorithms(max_nodes=5)),
     st.integers(2, 4),
     st.integers(0, 2**32),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from archives import parsed
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses

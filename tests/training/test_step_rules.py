@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -75,8 +74,8 @@ def recomputed(mechanism, rule, start, divisors, privatised):
     return np.stack(messages), scales
 
 
-@examples(30)
 @given(
+    30,
     text=st.sampled_from(TEXTS),
     unit=st.sampled_from(["record", "user"]),
     name=st.sampled_from(["dp-dsgd", "mafalda"]),

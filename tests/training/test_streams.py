@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
@@ -70,8 +69,7 @@ def shared_noises(draw):
     return algorithms.decor(dynamics, part, sigma_ldp=0.3, sigma_cor=2.1).noise, None
 
 
-@examples(60)
-@given(case=shared_noises(), dim=st.integers(1, 9))
+@given(60, case=shared_noises(), dim=st.integers(1, 9))
 def test_nodes_make_together_what_the_simulator_injects_bit_for_bit(case, dim):
     noise, slots_of = case
     stream, views = noise_stream(noise, NU, ROOT, dim), deployment(noise)
@@ -79,8 +77,7 @@ def test_nodes_make_together_what_the_simulator_injects_bit_for_bit(case, dim):
         assert_array_equal(stacked(noise, views, dim, t, slots_of), stream.step(t))
 
 
-@examples(120)
-@given(case=cases(), dim=st.integers(1, 9))
+@given(120, case=cases(), dim=st.integers(1, 9))
 def test_nodes_make_together_what_the_simulator_injects(case, dim):
     """Bit for bit where noise is fresh; else up to rounding: a product sums in an order that depends on its size."""
     noise, _ = case
@@ -199,8 +196,8 @@ def whole(pieces, t):
     return np.concatenate([noise for _, noise in pieces.step(t)], axis=1)
 
 
-@examples(60)
 @given(
+    60,
     kind=st.sampled_from(["independent", "shared", "kronecker", *STRUCTURED]),
     dim=st.integers(1, 9),
     size=st.integers(1, 5),

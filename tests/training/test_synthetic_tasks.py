@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy import stats
@@ -48,8 +47,7 @@ def at(task, points, dtype=torch.float64):
     return instance, torch.tensor(points, dtype=dtype)
 
 
-@given(problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
-@examples(40)
+@given(40, problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
 def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -63,8 +61,7 @@ def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(problem=problems())
-@examples(40)
+@given(40, problem=problems())
 def test_losses_are_those_of_the_closed_form(problem):
     A, b, points = problem
     excess = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -81,8 +78,7 @@ def test_losses_are_those_of_the_closed_form(problem):
     np.testing.assert_allclose(instance.evaluate(models).loss, expected, rtol=1e-6, atol=1e-6 * (1 + x @ x))
 
 
-@given(problem=problems())
-@examples(40)
+@given(40, problem=problems())
 def test_the_optimum_is_the_minimiser(problem):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="squared-distance", start="optimum")

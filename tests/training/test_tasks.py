@@ -6,8 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import classes, mlp, module_at, regression, slow_sums, some_models
@@ -25,8 +24,7 @@ def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> n
     return partition.record_index(rows, seed=seed, periods=[period] * num_nodes)
 
 
-@given(num_nodes=st.integers(1, 7), period=st.integers(1, 5), extra=st.integers(0, 30), seed=st.integers(0, 2**70))
-@examples(60)
+@given(60, num_nodes=st.integers(1, 7), period=st.integers(1, 5), extra=st.integers(0, 30), seed=st.integers(0, 2**70))
 def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra, seed):
     num_records = num_nodes * period + extra
     index = uniform_index(num_records, num_nodes, seed=seed, period=period)

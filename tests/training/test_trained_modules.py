@@ -11,8 +11,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
+from effort import given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import clipped, module_at, regression, slow_means, slow_sums, some_models, squared
@@ -255,6 +254,7 @@ def halved(dtype, where, hidden):
 
 
 @given(
+    40,
     dtype=st.sampled_from([torch.bfloat16, torch.float16]),
     where=st.sampled_from(["module", "forward", "around"]),
     hidden=st.sampled_from([3, 20]),  # the wide one has factored weights
@@ -262,7 +262,6 @@ def halved(dtype, where, hidden):
     scale=st.sampled_from([1e-3, 1.0, 30.0]),
     seed=st.integers(0, 2**20),
 )
-@examples(40)
 def test_half_precision_leaves_the_sensitivity_as_stated(dtype, where, hidden, num_records, scale, seed):
     """A record alone contributes norm <= clip_norm exactly; replaced, it moves the sum by twice that and rounding."""
     features = scale * np.random.default_rng(seed).standard_normal((num_records + 1, 3))
@@ -329,12 +328,12 @@ def test_half_precision_trains_at_the_nodes_of_a_graph(where):
 
 
 @given(
+    40,
     parts=st.lists(st.integers(0, 3), min_size=1, max_size=4),
     unit=st.sampled_from(["record", "user"]),
     grid=st.sampled_from([None, 2.0**-12]),
     noise_std=st.sampled_from([0.0, 0.5]),
 )
-@examples(40)
 def test_micro_batches_make_one_step(parts, unit, grid, noise_std):
     """However a batch is cut, parameters, steps and participation are those of the whole."""
     (x, y), torch_module = batch(sum(parts), 3), nn.Linear(3, 1)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import example, given, settings
+from effort import given
+from hypothesis import example, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -62,8 +62,7 @@ def data_sets(draw, count):
 # ---- sensitivity of one step ------------------------------------------------------------------------------
 
 
-@examples(150)
-@given(sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
+@given(150, sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
     """Exactly, in rational numbers: replace-one 2 C, zero-out C; and nothing but the user's own row moves."""
@@ -79,9 +78,8 @@ def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, cli
         assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
 
 
-@examples(150)
 @given(
-    sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
+    150, sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
     dtype=st.sampled_from([32, 64]),
 )  # fmt: skip
 def test_a_record_moves_the_sum_of_clipped_gradients_by_at_most_the_shift(sets, slot, clip_norm, dtype):

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pytest
+from effort import given
 from folders import RECORD, Page, made_up
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from refusals import refuses
 
