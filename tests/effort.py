@@ -9,6 +9,7 @@ A property that says nothing gets Hypothesis's 100, by the profile that `conftes
 import os
 
 import hypothesis
+import pytest
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("MFDL_EFFORT", "0.05"))
@@ -26,3 +27,8 @@ def given(*strategies, **named):
     if strategies and isinstance(strategies[0], int):
         return lambda test: examples(strategies[0])(hypothesis.given(*strategies[1:], **named)(test))
     return hypothesis.given(*strategies, **named)
+
+
+def each(names, *rows, **options):
+    """pytest's `parametrize` with its rows one by one."""
+    return pytest.mark.parametrize(names, rows, **options)

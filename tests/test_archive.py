@@ -9,7 +9,7 @@ import safetensors.numpy
 import scipy.sparse as sp
 import torch
 from archives import edited, flipped, parsed
-from effort import examples, given
+from effort import each, examples, given
 from hypothesis import example
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
@@ -151,7 +151,6 @@ def test_a_write_that_fails_leaves_the_old_file(law, monkeypatch):
 
 
 # ---- values ------------------------------------------------------------------------------------------------------
-
 NUMBERS = st.sampled_from(sorted(archive.TYPES)).flatmap(
     lambda name: numbers.arrays(name, numbers.array_shapes(min_dims=0, min_side=0, max_side=3))
 )
@@ -207,8 +206,6 @@ def test_arrays_are_read_only_and_stored_once(tmp_path):
 
 
 # ---- objects -----------------------------------------------------------------------------------------------------
-
-
 def test_every_storable_class_has_a_sample():
     assert sorted(SAMPLES) == sorted(storable_names())
 
@@ -233,18 +230,16 @@ class AnyData:
     number: int = 1
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.participation.Explicit"),
-        (AnyData(), "holds no AnyData; replace it by plain values"),
-        ([{"deep": (len,)}], "deep of value of the run cannot be saved: a file holds no builtin_function"),
-        (b"secret", "holds no bytes"),
-        ({1: 2}, "holds no dict"),
-        (np.array(["text"]), "is no array of real numbers"),
-        (np.array([1j]), "is no array of real numbers"),
-        (np.array([object()]), "is no array of real numbers"),
-    ],
+@each(
+    "value, message",
+    (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.participation.Explicit"),
+    (AnyData(), "holds no AnyData; replace it by plain values"),
+    ([{"deep": (len,)}], "deep of value of the run cannot be saved: a file holds no builtin_function"),
+    (b"secret", "holds no bytes"),
+    ({1: 2}, "holds no dict"),
+    (np.array(["text"]), "is no array of real numbers"),
+    (np.array([1j]), "is no array of real numbers"),
+    (np.array([object()]), "is no array of real numbers"),
 )
 def test_what_is_code_or_no_number_is_not_written(tmp_path, value, message):
     refuses(message, archive.write, tmp_path / "a", "run", {"value": value})

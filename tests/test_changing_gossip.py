@@ -213,8 +213,7 @@ def test_an_average_of_messages_is_of_those_that_are_sent():
     loss = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
     rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
-    assert wanted == pytest.approx(5 / 9)
-    assert loss.sensitivity_squared == pytest.approx(wanted, rel=1e-9)
+    assert (wanted, loss.sensitivity_squared) == (pytest.approx(5 / 9), pytest.approx(wanted, rel=1e-9))
 
 
 @settings(deadline=None)

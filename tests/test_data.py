@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import each
 from refusals import refuses
 from typer.testing import CliRunner
 
@@ -92,8 +93,6 @@ def everything_below(folder: Path) -> list[str]:
 
 
 # Where
-
-
 def test_the_folder_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("MFDL_DATA", str(tmp_path / "environment"))
     assert data.home(tmp_path / "argument") == tmp_path / "argument"
@@ -105,16 +104,13 @@ def test_the_folder_is_the_argument_then_the_environment_then_the_cache(monkeypa
 
 
 # Fetching
-
-
 def test_a_missing_file_is_downloaded_once_and_then_used_without_network(server, register, tmp_path):
     register(f"{server.url}/file")
     path = data.fetch("toy/file", tmp_path / "new" / "home")
     assert path == tmp_path / "new" / "home" / "toy" / "file"
     assert path.read_bytes() == CONTENT
     assert data.fetch("toy/file", tmp_path / "new" / "home") == path
-    assert server.requested == ["/file"]
-    assert everything_below(tmp_path) == ["new/home/toy/file"]
+    assert (server.requested, everything_below(tmp_path)) == (["/file"], ["new/home/toy/file"])
     (tmp_path / "usual").touch()
     assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
@@ -133,18 +129,16 @@ def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tm
     assert everything_below(tmp_path) == ["toy/file"]
 
 
-@pytest.mark.parametrize(
-    ("page", "member", "reason"),
-    [
-        (b"another file", None, r"wrong content, expected sha256 [0-9a-f]{64}, got "),
-        (b"HALF of the file", None, r"(ChunkedEncodingError|ConnectionError|ProtocolError)"),
-        (None, None, r"HTTPError: 404"),
-        (tar_gz(file=b"another"), "folder/file", r"wrong content, expected sha256"),
-        (tar_gz(other=CONTENT), "folder/file", r"the archive has no member folder/file"),
-        (tar_gz(file=CONTENT), "folder/sub", r"archive member folder/sub is not a file"),
-        (tar_gz(file=os.urandom(9000))[:-4000], "folder/file", r"damaged archive"),
-        (CONTENT, "folder/file", r"damaged archive"),
-    ],
+@each(
+    "page, member, reason",
+    (b"another file", None, r"wrong content, expected sha256 [0-9a-f]{64}, got "),
+    (b"HALF of the file", None, r"(ChunkedEncodingError|ConnectionError|ProtocolError)"),
+    (None, None, r"HTTPError: 404"),
+    (tar_gz(file=b"another"), "folder/file", r"wrong content, expected sha256"),
+    (tar_gz(other=CONTENT), "folder/file", r"the archive has no member folder/file"),
+    (tar_gz(file=CONTENT), "folder/sub", r"archive member folder/sub is not a file"),
+    (tar_gz(file=os.urandom(9000))[:-4000], "folder/file", r"damaged archive"),
+    (CONTENT, "folder/file", r"damaged archive"),
     ids=[
         "other",
         "half",
@@ -219,13 +213,10 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     data.fetch("toy/file", tmp_path / "terminal")
     assert [(row.doing, row.done, row.total) for row in rows] == [("file", len(CONTENT), len(CONTENT))]
-    assert rows[0].amount() == "0.0/0.0 MB"
-    assert capsys.readouterr() == ("", "")
+    assert (rows[0].amount(), capsys.readouterr()) == ("0.0/0.0 MB", ("", ""))
 
 
 # The registry itself
-
-
 def test_the_registry_is_well_formed():
     assert set(data.names()) == set(data.registered_files.REGISTRY) | {
         data.library_files.HOUSING,
@@ -266,8 +257,7 @@ def test_california_housing_has_its_published_shape():
     if not (real_data() / data.library_files.HOUSING).is_file():
         pytest.skip(f"MFDL_DATA holds no {data.library_files.HOUSING}")
     features, targets, names = data.california_housing()
-    assert features.shape == (20640, 8)
-    assert targets.shape == (20640,)
+    assert (features.shape, targets.shape) == ((20640, 8), (20640,))
     assert features.dtype == targets.dtype == np.float64
     assert (len(names), names[0]) == (8, "MedInc")
     assert (targets.min(), targets.max()) == (0.14999, 5.00001)
@@ -294,8 +284,6 @@ def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
 
 
 # Status and command line
-
-
 @pytest.mark.parametrize(
     ("content", "present", "verified"), [(None, False, None), (CONTENT, True, True), (b"mine", True, False)]
 )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from _privacy import applied
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -103,20 +103,18 @@ def test_colluders_are_named_or_counted():
     assert named.mechanism.guarantee.trust == "colluding"
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"mu": 1.0, "epsilon": 1.0}, "exactly one target"),
-        ({}, "exactly one target"),
-        ({"epsilon": 1.0}, "needs a delta"),
-        ({"mu": 1.0, "budget": "renyi"}, "defined by epsilon"),
-        ({"mu": 1.0, "budget": "rdp"}, "budget"),
-        ({"mu": 1.0, "positions": (0.0,)}, "positions"),
-        ({"mu": 1.0, "positions": (1.5,)}, "positions"),
-        ({"mu": 1.0, "trust": trust.LDP()}, "neither"),
-        ({"epsilon": 30.0, "delta": 1e-5, "budget": "corollary"}, "2.343"),
-        ({"mu": 1.0, "trust": trust.Coalitions(5)}, "below the number of nodes"),
-    ],
+@each(
+    "more, text",
+    ({"mu": 1.0, "epsilon": 1.0}, "exactly one target"),
+    ({}, "exactly one target"),
+    ({"epsilon": 1.0}, "needs a delta"),
+    ({"mu": 1.0, "budget": "renyi"}, "defined by epsilon"),
+    ({"mu": 1.0, "budget": "rdp"}, "budget"),
+    ({"mu": 1.0, "positions": (0.0,)}, "positions"),
+    ({"mu": 1.0, "positions": (1.5,)}, "positions"),
+    ({"mu": 1.0, "trust": trust.LDP()}, "neither"),
+    ({"epsilon": 30.0, "delta": 1e-5, "budget": "corollary"}, "2.343"),
+    ({"mu": 1.0, "trust": trust.Coalitions(5)}, "below the number of nodes"),
 )
 def test_bad_input_is_refused(more, text):
     refuses(text, lambda: applied(decor_deviations, Dynamics(MH("ring:n=5")), EveryStep(4), USER | more))

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -42,26 +42,21 @@ def test_learning_rate_is_constant_and_one_by_default():
     assert Dynamics(RING, 0.25).num_nodes == 5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(
-            ({"learning_rate": bad}, "must be a finite number > 0")
-            for bad in (0, -0.1, np.inf, np.nan, "0.1", True, None)
-        ),
-        ({"learning_rate": []}, "got an empty schedule"),
-        ({"learning_rate": [1.0, 0.0]}, r"must be a finite number > 0 at every step, got 0.0 at 1"),
-        ({"learning_rate": [1.0, -1.0, 0.5]}, r"got -1.0 at 1"),
-        ({"learning_rate": [1.0, np.inf]}, "learning_rate must be finite, got inf"),
-        ({"learning_rate": [[1.0, 2.0]]}, "must have 1 dimensions"),
-        ({"learning_rate": [1.0, [2.0]]}, "must be a numeric array"),
-        ({"learning_rate": [1.0, 0.9e-6]}, "must not span more than a factor 1e[+]06, got 9e-07 to 1"),
-        *(({"gossip_rounds": bad}, "gossip_rounds must be an integer >= 1") for bad in (0, -1, 1.5, True)),
-        ({"momentum": 1.0}, r"momentum must lie in \[0, 1\)"),
-        ({"momentum": -0.1}, "momentum must be a finite number >= 0"),
-        ({"weight_decay": -1}, "weight_decay must be a finite number >= 0"),
-        ({"learning_rate": 0.5, "weight_decay": 2.0}, "must be below 1, got 2"),
-    ],
+@each(
+    "options, message",
+    *(({"learning_rate": bad}, "must be a finite number > 0") for bad in (0, -0.1, np.inf, np.nan, "0.1", True, None)),
+    ({"learning_rate": []}, "got an empty schedule"),
+    ({"learning_rate": [1.0, 0.0]}, r"must be a finite number > 0 at every step, got 0.0 at 1"),
+    ({"learning_rate": [1.0, -1.0, 0.5]}, r"got -1.0 at 1"),
+    ({"learning_rate": [1.0, np.inf]}, "learning_rate must be finite, got inf"),
+    ({"learning_rate": [[1.0, 2.0]]}, "must have 1 dimensions"),
+    ({"learning_rate": [1.0, [2.0]]}, "must be a numeric array"),
+    ({"learning_rate": [1.0, 0.9e-6]}, "must not span more than a factor 1e[+]06, got 9e-07 to 1"),
+    *(({"gossip_rounds": bad}, "gossip_rounds must be an integer >= 1") for bad in (0, -1, 1.5, True)),
+    ({"momentum": 1.0}, r"momentum must lie in \[0, 1\)"),
+    ({"momentum": -0.1}, "momentum must be a finite number >= 0"),
+    ({"weight_decay": -1}, "weight_decay must be a finite number >= 0"),
+    ({"learning_rate": 0.5, "weight_decay": 2.0}, "must be below 1, got 2"),
 )
 def test_what_is_no_dynamics_is_refused(options, message):
     refuses(message, Dynamics, RING, **options)
@@ -98,8 +93,6 @@ def test_step_weights_apply_the_first_round_first():
 
 
 # A schedule in training and in accounting
-
-
 @st.composite
 def scheduled(draw):
     """(algorithm, encoders, messages <- injected sums, final models <- injected sums), the last three by hand."""
@@ -258,8 +251,6 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
 
 
 # ---- where messages are hidden ---------------------------------------------------------------------------
-
-
 def pairwise(rates, release):
     algorithm = algorithms.dp_dsgd(Dynamics(PATH, rates), SCHEME)
     return sensitivity_by_victim(algorithm, trust.PNDP([0]), victims=[2], release=release)[0]
@@ -291,8 +282,6 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
 
 
 # ---- by name ---------------------------------------------------------------------------------------------
-
-
 @given(40, first=st.floats(1e-3, 10), scale=st.floats(0.5, 1e4), num_steps=st.integers(1, 50))
 def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
     by_hand = {
@@ -307,19 +296,17 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
         assert rates[0] == first
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
-        ("inverse-time", "is written inverse-time:T0"),
-        ("inverse-time:0", "T0 must be a finite number > 0, got 0.0"),
-        ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
-        ("inverse-sqrt:2", "is written inverse-sqrt, got"),
-        ("constant:1", "is written constant, got"),
-        ("step-decay:80", "is written step-decay:T0:FACTOR"),
-        ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
-        ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
-    ],
+@each(
+    "rule, message",
+    ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
+    ("inverse-time", "is written inverse-time:T0"),
+    ("inverse-time:0", "T0 must be a finite number > 0, got 0.0"),
+    ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
+    ("inverse-sqrt:2", "is written inverse-sqrt, got"),
+    ("constant:1", "is written constant, got"),
+    ("step-decay:80", "is written step-decay:T0:FACTOR"),
+    ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
+    ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
 )
 def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, message):
     refuses(message, schedule, rule, 0.1, 5)

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -62,8 +62,6 @@ def class_grams(dynamics, factorization, steps, **kwargs):
 
 
 # ---- classes ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("graphs", [*((graph,) for graph in GRAPHS), ("star:n=4", "path:n=4")])
 def test_the_default_classes_are_the_nodes_of_one_degree_in_every_round(graphs):
     matrices = [gossip.uniform(graph) for graph in graphs]
@@ -91,8 +89,6 @@ def test_nodes_of_a_class_share_an_encoder_and_nodes_of_two_participations_none(
 
 
 # ---- what it costs ---------------------------------------------------------------------------------------
-
-
 @given(
     12, graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data()
 )
@@ -165,8 +161,6 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 
 
 # ---- sensitivity -----------------------------------------------------------------------------------------
-
-
 @given(
     8,
     build=st.sampled_from([mafalda_l, mafalda_classes]),
@@ -202,8 +196,6 @@ def test_less_participation_is_cheaper_for_the_node_that_has_it():
 
 
 # ---- edges and refusals ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("factorize", [factorize_nodes, factorize_classes])
 def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     """On a ring of 7 the model of node 0 after 2 steps has met nodes 5, 6, 0, 1, 2 only."""
@@ -228,15 +220,13 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
         assert_allclose(brute_force_sensitivity(C, Cyclic(2, 1)), 1.0, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("schemes", "labels", "message"),
-    [
-        ([Cyclic(2, 2)] * 5, [0, 1], r"one integer per node, shape \(5,\), got shape \(2,\)"),
-        ([Cyclic(2, 2)] * 5, [0.5] * 5, "of float64"),
-        ([Cyclic(2, 2)] * 5, ["a"] * 5, "one integer per node"),
-        ([Cyclic(2, 2)] * 4, None, "given for 4 nodes, but there are 5"),
-        ([Cyclic(2, 2), MinSeparation(4, 2, 2)] * 2 + [Cyclic(2, 2)], None, "disjoint participation patterns"),
-    ],
+@each(
+    "schemes, labels, message",
+    ([Cyclic(2, 2)] * 5, [0, 1], r"one integer per node, shape \(5,\), got shape \(2,\)"),
+    ([Cyclic(2, 2)] * 5, [0.5] * 5, "of float64"),
+    ([Cyclic(2, 2)] * 5, ["a"] * 5, "one integer per node"),
+    ([Cyclic(2, 2)] * 4, None, "given for 4 nodes, but there are 5"),
+    ([Cyclic(2, 2), MinSeparation(4, 2, 2)] * 2 + [Cyclic(2, 2)], None, "disjoint participation patterns"),
 )
 def test_labels_and_participations_that_no_encoder_can_be_made_for(schemes, labels, message):
     builds = [lambda *case: mafalda_classes(*case, labels=labels), *([mafalda_l] if labels is None else [])]
@@ -262,12 +252,10 @@ def test_a_class_that_stops_early_says_so():
     assert stopped.lower_bound <= stopped.objective
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "scheme", "weights"),
-    [
-        (STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), ErrorWeights()),
-        (Dynamics(gossip.metropolis_hastings("path:n=4")), Cyclic(2, 1), ErrorWeights(target=[1, 0, 0, 0])),
-    ],
+@each(
+    "dynamics, scheme, weights",
+    (STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), ErrorWeights()),
+    (Dynamics(gossip.metropolis_hastings("path:n=4")), Cyclic(2, 1), ErrorWeights(target=[1, 0, 0, 0])),
 )
 def test_given_encoders_are_judged_under_each_nodes_own_participation(dynamics, scheme, weights):
     best = factorize_nodes(dynamics, scheme, weights=weights)

@@ -25,8 +25,6 @@ SEEDS = protocol.TUNING.rounds()[-1]
 
 
 # ---- rates -----------------------------------------------------------------------------------------------------------
-
-
 def made_up(loss, scene=scenes.QUICK, plan=None):
     """A trial whose runs are a function of (label, rate, seed) to (last loss, loss of the released model)."""
     trial, requested = protocol.Trial(scene, 0.726, None, Engine(), plan or protocol.Plan()), []
@@ -91,8 +89,6 @@ def test_a_rate_that_diverges_is_the_worst():
 
 
 # ---- scenes ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", which.SCENES)
 def test_scenes_are_named_by_what_they_are(name):
     place = scenes.scene(name)
@@ -180,8 +176,6 @@ def by_label(tried):
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
     """losses: by (label, measure), for each seed of the test."""
     rows = [
@@ -212,8 +206,7 @@ def test_shares_and_ratios_of_a_table():
     drawn = [some(), some(), some(counts=False, factor=99.0)]
     by_place = {line.place: line for line in tables.lines(drawn, "ldp")}
     assert ("CorN", "last") not in by_place
-    assert by_place["MAFALDA", "last"].share.middle == 0
-    assert by_place["no noise", "last"].share.middle == 1
+    assert (by_place["MAFALDA", "last"].share.middle, by_place["no noise", "last"].share.middle) == (0, 1)
     assert_allclose(by_place["MAFALDA", "released"].ratio.middle, 0.7, rtol=0.01)
     assert_allclose(by_place["MAFALDA", "released"].share.middle, 0.6, rtol=0.05)
     assert (by_place["MAFALDA", "released"].better, by_place["MAFALDA", "released"].scenes) == (2, 2)
@@ -254,8 +247,7 @@ def test_a_diverged_run_makes_its_row_infinitely_bad():
     bad = some()
     next(row for row in bad["rows"] if row["label"] == "CorN")["losses"][3] = None
     line = next(line for line in tables.lines([bad], "eavesdropper") if line.place[0] == "CorN")
-    assert line.ratio.middle == math.inf
-    assert line.share.middle == -math.inf
+    assert (line.ratio.middle, line.share.middle) == (math.inf, -math.inf)
 
 
 def test_the_picture_has_a_panel_for_each_scene_that_counts():
@@ -284,8 +276,6 @@ def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, monkeypatch):
     work, count, stop_at = running.work, [0], [0]

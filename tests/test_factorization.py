@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -48,8 +48,6 @@ SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 
 # Factorize
-
-
 def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
     posed = problem(SMALL, Cyclic(2, 3), counted_models="message")
     assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, counted_models="message").over_steps())
@@ -64,13 +62,11 @@ def test_reference_optimum_of_florentine():
     assert factorization.lower_bound <= 3200.406114662085
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "k", "b", "published"),
-    [
-        (FLORENTINE, 4, 8, (3458, 4.451e4, 1521.3, 1402.4)),
-        (RING, 4, 8, (4457, 4.854e4, 1794.9, 1692.3)),
-        pytest.param(FLORENTINE, 20, 16, (1.222e6, 8.591e7, 1.624e5, 1.4837e5), marks=pytest.mark.slow),
-    ],
+@each(
+    "dynamics, k, b, published",
+    (FLORENTINE, 4, 8, (3458, 4.451e4, 1521.3, 1402.4)),
+    (RING, 4, 8, (4457, 4.854e4, 1794.9, 1692.3)),
+    pytest.param(FLORENTINE, 20, 16, (1.222e6, 8.591e7, 1.624e5, 1.4837e5), marks=pytest.mark.slow),
     ids=["florentine-4-8", "ring-4-8", "florentine-20-16"],
 )
 def test_objective_table(dynamics, k, b, published):
@@ -93,13 +89,11 @@ def test_objective_table(dynamics, k, b, published):
 TURNS = Dynamics(gossip.sequence([gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")]))
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "part"),
-    [
-        *((SMALL, part) for part in (Cyclic(2, 3), Single(6), EveryStep(6), Explicit([[0, 3], [1, 2], [4]], 5))),
-        (SMALL, Single(1)),
-        (TURNS, Cyclic(2, 2)),
-    ],
+@each(
+    "dynamics, part",
+    *((SMALL, part) for part in (Cyclic(2, 3), Single(6), EveryStep(6), Explicit([[0, 3], [1, 2], [4]], 5))),
+    (SMALL, Single(1)),
+    (TURNS, Cyclic(2, 2)),
 )
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_every_disjoint_scheme_and_solver(dynamics, part, solver):
@@ -123,30 +117,25 @@ def test_not_converged_is_raised_unless_allowed():
     assert factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True).status == "stopped"
 
 
-@pytest.mark.parametrize(
-    ("part", "arguments", "message"),
-    [
-        (Single(3), {"solver": "densed"}, "unknown solver 'densed'; did you mean 'dense'"),
-        (Single(3), {"counted_models": "messages"}, "unknown counted_models 'messages'; did you mean 'message'"),
-        (Single(3), {"tolerance": 0}, "tolerance must be a finite number > 0, got 0"),
-        (Single(3), {"max_iterations": 0}, "max_iterations must be an integer >= 1, got 0"),
-        (Explicit([[0, 1], [1, 2]], 3), {}, "disjoint participation patterns.*use cyclic, single or every-step"),
-    ],
+@each(
+    "part, arguments, message",
+    (Single(3), {"solver": "densed"}, "unknown solver 'densed'; did you mean 'dense'"),
+    (Single(3), {"counted_models": "messages"}, "unknown counted_models 'messages'; did you mean 'message'"),
+    (Single(3), {"tolerance": 0}, "tolerance must be a finite number > 0, got 0"),
+    (Single(3), {"max_iterations": 0}, "max_iterations must be an integer >= 1, got 0"),
+    (Explicit([[0, 1], [1, 2]], 3), {}, "disjoint participation patterns.*use cyclic, single or every-step"),
 )
 def test_bad_arguments_are_refused(part, arguments, message):
     refuses(message, factorize, SMALL, part, **arguments, error=(InvalidInput, UnsupportedMechanism))
 
 
 # Evaluate
-
-
 def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
     posed = problem(SMALL, Cyclic(2, 3))
     best = factorize(SMALL, Cyclic(2, 3))
     C = prefix_sum(6)
     fixed, scaled = (evaluate(posed, c, lower_bound=best.lower_bound) for c in (C, 5 * C))
-    assert fixed.status == "fixed"
-    assert fixed.iterations == 0
+    assert (fixed.status, fixed.iterations) == ("fixed", 0)
     assert_allclose(fixed.sensitivity, 1)
     assert_allclose(fixed.objective, posed.objective(C.T @ C))
     assert_allclose(fixed.encoder.T @ fixed.encoder, fixed.gram, atol=1e-15)
@@ -158,22 +147,18 @@ def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
         fixed.objective = 0.0
 
 
-@pytest.mark.parametrize(
-    ("encoder", "message"),
-    [
-        (np.eye(5), r"encoder must have shape \(6, 6\), got \(5, 5\)"),
-        (np.ones((6, 5)), "encoder must be square"),
-        (np.full((6, 6), np.nan), "encoder must be finite"),
-        (np.zeros((6, 6)), "encoder must not be zero"),
-    ],
+@each(
+    "encoder, message",
+    (np.eye(5), r"encoder must have shape \(6, 6\), got \(5, 5\)"),
+    (np.ones((6, 5)), "encoder must be square"),
+    (np.full((6, 6), np.nan), "encoder must be finite"),
+    (np.zeros((6, 6)), "encoder must not be zero"),
 )
 def test_evaluate_refuses_what_is_no_encoder(encoder, message):
     refuses(message, lambda: evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0))
 
 
 # One encoder per node
-
-
 def test_node_problems_add_up():
     part, calls = Cyclic(2, 3), []
     solution = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
@@ -197,8 +182,6 @@ def test_node_problems_add_up():
 
 
 # Encoders that are not optimised for the graph
-
-
 @pytest.mark.parametrize("T", [1, 2, 5, 40])
 def test_square_root_squares_to_the_prefix_sum(T):
     C = square_root_encoder(T)
@@ -227,8 +210,6 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
 
 
 # Files
-
-
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes])
 def test_saved_and_loaded_is_the_same(tmp_path, solve):
     path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), NoiseObjective(SMALL, 6).over_steps()
@@ -249,15 +230,13 @@ def test_a_header_that_no_file_can_hold_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder": np.ones((2, 3))}, r"encoder must be finite with shape .*got \(2, 3\)"),
-        ({"encoder": np.full((2, 2), np.nan)}, "encoder must be finite"),
-        ({"encoder": np.ones(4)}, r"got \(4,\)"),
-        ({"encoder": np.ones((2, 2), dtype=bool)}, "encoder must be real numbers"),
-        ({"encoder": "text"}, "does not hold a factorization"),
-    ],
+@each(
+    "change, message",
+    ({"encoder": np.ones((2, 3))}, r"encoder must be finite with shape .*got \(2, 3\)"),
+    ({"encoder": np.full((2, 2), np.nan)}, "encoder must be finite"),
+    ({"encoder": np.ones(4)}, r"got \(4,\)"),
+    ({"encoder": np.ones((2, 2), dtype=bool)}, "encoder must be real numbers"),
+    ({"encoder": "text"}, "does not hold a factorization"),
 )
 def test_encoders_that_are_none_are_refused(tmp_path, change, message):
     solved = dataclasses.replace(factorize(SMALL, Cyclic(2, 3)), **change)
@@ -266,8 +245,6 @@ def test_encoders_that_are_none_are_refused(tmp_path, change, message):
 
 
 # Weights of any size
-
-
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 @pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
 def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
@@ -372,24 +349,19 @@ def test_mechanisms_and_files(tmp_path):
     assert "measure" not in run_factorize(FactorizeConfig(**small))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximal"), "did you mean 'maximum'"),
-        (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()), "neither probes"),
-        (
-            lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", solver="autodiff"),
-            "by solver='dense'",
-        ),
-        (
-            lambda: factorization.maximum_problem(RING_DYNAMICS, PART, weights=ErrorWeights("released:last")),
-            "count one released model",
-        ),
-        (lambda: NoiseObjective(RING_DYNAMICS, 513).over_each_step(), "512 steps at most, got 513"),
-        (lambda: FactorizeConfig(mechanism="kronecker", measure="maximum"), "its objective is a sum"),
-        (lambda: FactorizeConfig(solver="toeplitz", measure="maximum"), "is for --solver dense"),
-        (lambda: FactorizeConfig(measure="mean"), "unknown measure 'mean'"),
-    ],
+@each(
+    "call, message",
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximal"), "did you mean 'maximum'"),
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()), "neither probes"),
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", solver="autodiff"), "by solver='dense'"),
+    (
+        lambda: factorization.maximum_problem(RING_DYNAMICS, PART, weights=ErrorWeights("released:last")),
+        "count one released model",
+    ),
+    (lambda: NoiseObjective(RING_DYNAMICS, 513).over_each_step(), "512 steps at most, got 513"),
+    (lambda: FactorizeConfig(mechanism="kronecker", measure="maximum"), "its objective is a sum"),
+    (lambda: FactorizeConfig(solver="toeplitz", measure="maximum"), "is for --solver dense"),
+    (lambda: FactorizeConfig(measure="mean"), "unknown measure 'mean'"),
 )
 def test_what_has_no_largest_error_is_refused(call, message):
     refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -31,8 +31,7 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(tmp_path):
     path = files.atomic_write_bytes(tmp_path / "a", b"old")
     os.chmod(path, 0o640)
     files.atomic_write_bytes(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o640)
     files.atomic_write_bytes(path, b"newer", private=True)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -102,8 +101,7 @@ def test_a_crash_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, moment
     expected = InvalidInput if isinstance(error, OSError) else KeyboardInterrupt
     refuses("disk full" if isinstance(error, OSError) else None, files.atomic_write_bytes, path, b"new", error=expected)
     monkeypatch.undo()
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (path.read_bytes(), [p.name for p in tmp_path.iterdir()]) == (b"old", ["a"])
 
 
 def test_data_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
@@ -131,7 +129,6 @@ def test_values_that_are_not_json(tmp_path, value):
 
 
 # ---- factorizations in files: their claims ---------------------------------------------------------------
-
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
 SCHEME = Cyclic(2, 2)
 GROUPS = [[0, 1, 2], [1, 2, 3]]

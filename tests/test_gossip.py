@@ -8,7 +8,7 @@ import io
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -22,8 +22,6 @@ ROTATION = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 
 
 # Builders
-
-
 @given(G=connected_graphs())
 def test_metropolis_hastings_is_its_formula_and_symmetric(G):
     W = gossip.metropolis_hastings(G)
@@ -114,26 +112,22 @@ def test_large_sparse_graphs_stay_sparse():
 
 
 # The contract of the matrix
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([[0.5, 0.5], [0.5, 0.4]], r"each row must sum to 1 within 1e-09, the row of node 'b' sums to 0\.9; give"),
-        ([[0.5, 0.5], [0.5, 0.5 + 2e-9]], r"the row of node 'b' sums to 1\.000000002"),
-        ([[0.5, 0.25], [0.5, 0.75]], r"the row of node '[ab]' sums to .*; the columns do, so give the transpose"),
-        ([[1.5, -0.5], [0.5, 0.5]], r"finite and >= 0, got -0\.5 in the row of node 'a' for node 'b'"),
-        ([[0.5, np.nan], [0.5, 0.5]], r"weights must be finite, got nan at index \(0, 1\)"),
-        (sparse.csr_array([[0.5, np.inf], [0.5, 0.5]]), "finite and >= 0, got inf in the row of node 'a' for node"),
-        ([[0.5, 0.5]], r"weights must be square, got shape \(1, 2\)"),
-        (sparse.csr_array([[0.5, 0.5]]), r"weights must be square, got shape \(1, 2\)"),
-        ([1.0], r"weights must have 2 dimensions, got shape \(1,\)"),
-        ([[1, 0], [0, 1j]], r"weights must be real numbers"),
-        (sparse.csr_array([[1, 0], [0, 1j]]), r"weights must be real numbers, got dtype complex128"),
-        ("text", r"weights must be a numeric array with 2 dimensions, got str"),
-        (np.eye(3), r"labels must name every row of weights, got 2 labels for 3 rows"),
-        (np.zeros((0, 0)), "at least one row"),
-    ],
+@each(
+    "weights, message",
+    ([[0.5, 0.5], [0.5, 0.4]], r"each row must sum to 1 within 1e-09, the row of node 'b' sums to 0\.9; give"),
+    ([[0.5, 0.5], [0.5, 0.5 + 2e-9]], r"the row of node 'b' sums to 1\.000000002"),
+    ([[0.5, 0.25], [0.5, 0.75]], r"the row of node '[ab]' sums to .*; the columns do, so give the transpose"),
+    ([[1.5, -0.5], [0.5, 0.5]], r"finite and >= 0, got -0\.5 in the row of node 'a' for node 'b'"),
+    ([[0.5, np.nan], [0.5, 0.5]], r"weights must be finite, got nan at index \(0, 1\)"),
+    (sparse.csr_array([[0.5, np.inf], [0.5, 0.5]]), "finite and >= 0, got inf in the row of node 'a' for node"),
+    ([[0.5, 0.5]], r"weights must be square, got shape \(1, 2\)"),
+    (sparse.csr_array([[0.5, 0.5]]), r"weights must be square, got shape \(1, 2\)"),
+    ([1.0], r"weights must have 2 dimensions, got shape \(1,\)"),
+    ([[1, 0], [0, 1j]], r"weights must be real numbers"),
+    (sparse.csr_array([[1, 0], [0, 1j]]), r"weights must be real numbers, got dtype complex128"),
+    ("text", r"weights must be a numeric array with 2 dimensions, got str"),
+    (np.eye(3), r"labels must name every row of weights, got 2 labels for 3 rows"),
+    (np.zeros((0, 0)), "at least one row"),
 )
 def test_what_is_no_gossip_matrix_is_refused(weights, message):
     refuses(message, GossipMatrix, weights, ("a", "b") if np.size(weights) else ())
@@ -159,8 +153,6 @@ def test_rows_may_miss_one_by_rounding_only():
 
 
 # Properties against dense definitions
-
-
 @given(W=gossip_matrices(kinds=("symmetric", "uniform", "general", "singular")))
 def test_properties_agree_with_their_definitions(W):
     D = W.dense()
@@ -206,25 +198,19 @@ def test_the_spectrum_is_that_of_the_dense_matrix(W):
         W.spectrum[0] = 0
 
 
-@pytest.mark.parametrize(
-    ("weights", "true", "measure"),
-    [
-        (ROTATION, {"is_doubly_stochastic", "is_connected"}, None),
-        ([[0, 0.6, 0.4], [0.4, 0, 0.6], [0.6, 0.4, 0]], {"is_doubly_stochastic", "is_connected"}, None),
-        ([[0.5, 0.5], [0, 1]], set(), None),  # one way
-        (np.eye(2), {"is_doubly_stochastic", "is_symmetric"}, [1, 1]),
-        (sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [0, 1, 1]))), {"is_doubly_stochastic", "is_symmetric"}, [1, 1]),
-        (
-            [[1, 1e-200, 0], [1, 0, 1e-200], [0, 1, 0]],
-            {"is_connected"},
-            None,
-        ),  # 1e-400 would be 0, and balance anything
-        (
-            [[0.5, 0.0, 0.5, 0, 0], [0, 0.9, 0, 0.1, 0], [0.25, 0, 0.75, 0, 0], [0, 0.3, 0, 0.7, 0], [0, 0, 0, 0, 1]],
-            set(),
-            [2 / 3, 1.5, 4 / 3, 0.5, 1],  # mean one on each component
-        ),
-    ],
+@each(
+    "weights, true, measure",
+    (ROTATION, {"is_doubly_stochastic", "is_connected"}, None),
+    ([[0, 0.6, 0.4], [0.4, 0, 0.6], [0.6, 0.4, 0]], {"is_doubly_stochastic", "is_connected"}, None),
+    ([[0.5, 0.5], [0, 1]], set(), None),  # one way
+    (np.eye(2), {"is_doubly_stochastic", "is_symmetric"}, [1, 1]),
+    (sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [0, 1, 1]))), {"is_doubly_stochastic", "is_symmetric"}, [1, 1]),
+    ([[1, 1e-200, 0], [1, 0, 1e-200], [0, 1, 0]], {"is_connected"}, None),  # 1e-400 would be 0, and balance anything
+    (
+        [[0.5, 0.0, 0.5, 0, 0], [0, 0.9, 0, 0.1, 0], [0.25, 0, 0.75, 0, 0], [0, 0.3, 0, 0.7, 0], [0, 0, 0, 0, 1]],
+        set(),
+        [2 / 3, 1.5, 4 / 3, 0.5, 1],  # mean one on each component
+    ),
 )
 def test_properties_of_small_matrices(weights, true, measure):
     W = gossip.from_array(weights)
@@ -267,33 +253,27 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
     assert gossip.from_array(D).content_hash != W.content_hash
 
 
-@pytest.mark.parametrize(
-    ("W", "message"),
-    [
-        (gossip.metropolis_hastings("ring:n=4"), "'metropolis-hastings' on 4 nodes with 12 weights: symmetric, doubly"),
-        (gossip.uniform("star:n=3"), "'uniform' on 3 nodes with 7 weights: not symmetric, not doubly stochastic"),
-        (gossip.from_array(ROTATION), "'given' on 3 nodes with 3 weights: not symmetric, doubly stochastic"),
-        (gossip.from_array(np.eye(2)), "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic"),
-        (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
-    ],
+@each(
+    "W, message",
+    (gossip.metropolis_hastings("ring:n=4"), "'metropolis-hastings' on 4 nodes with 12 weights: symmetric, doubly"),
+    (gossip.uniform("star:n=3"), "'uniform' on 3 nodes with 7 weights: not symmetric, not doubly stochastic"),
+    (gossip.from_array(ROTATION), "'given' on 3 nodes with 3 weights: not symmetric, doubly stochastic"),
+    (gossip.from_array(np.eye(2)), "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic"),
+    (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
 )
 def test_the_description_is_one_true_sentence(W, message):
     assert W.describe() == f"gossip matrix {message}"
 
 
 # Given matrices and files
-
-
 MISSING = [[0.5, 0.3, 0.2], [0.3, 0.7, 0], [0.2, 0, 0.8]]
 
 
-@pytest.mark.parametrize(
-    ("weights", "graph", "more", "message"),
-    [
-        (MISSING, nx.Graph([("a", "b"), ("b", "c")]), {}, r"node 'a' gives weight 0\.2 to node 'c', but the graph"),
-        (np.eye(2), "ring:n=3", {}, "got 2 rows for 3 nodes"),
-        (np.eye(3), "ring:n=3", {"labels": "abc"}, "either graph or labels, not both"),
-    ],
+@each(
+    "weights, graph, more, message",
+    (MISSING, nx.Graph([("a", "b"), ("b", "c")]), {}, r"node 'a' gives weight 0\.2 to node 'c', but the graph"),
+    (np.eye(2), "ring:n=3", {}, "got 2 rows for 3 nodes"),
+    (np.eye(3), "ring:n=3", {"labels": "abc"}, "either graph or labels, not both"),
 )
 def test_a_matrix_that_does_not_fit_its_graph_is_refused(weights, graph, more, message):
     refuses(message, gossip.from_array, weights, graph, **more)
@@ -324,24 +304,22 @@ def npy(array, save=np.save):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
-        ("W.csv", b"a,b\n1,0\n0,1\n", r"W\.csv', line 1: 'a' is not a number; write plain numbers"),
-        ("W.csv", b"1,0\n1\n", r"W\.csv', line 2: 1 numbers where the first row has 2"),
-        ("W.csv", b"\n\n", r"W\.csv' holds no numbers"),
-        ("W.csv", b"0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
-        ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"),
-        ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
-        ("W.npy", npy(np.array([[1, None], [0, 1]])), r"W\.npy' is not a \.npy file of numbers: Object arrays cannot"),
-        ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"),
-        ("W.npy", b"", r"is not a \.npy file of numbers"),
-        ("W.npy", npy(np.eye(2) * 1j), "must hold one array of real numbers, got complex128"),
-        ("W.npy", npy(np.eye(2), np.savez), "must hold one array of real numbers, got an archive"),
-        ("W.npy", None, r"W\.npy' does not exist"),
-        ("W.txt", b"", r"must end in \.npy or \.csv"),
-    ],
+@each(
+    "name, content, message",
+    ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
+    ("W.csv", b"a,b\n1,0\n0,1\n", r"W\.csv', line 1: 'a' is not a number; write plain numbers"),
+    ("W.csv", b"1,0\n1\n", r"W\.csv', line 2: 1 numbers where the first row has 2"),
+    ("W.csv", b"\n\n", r"W\.csv' holds no numbers"),
+    ("W.csv", b"0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
+    ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"),
+    ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
+    ("W.npy", npy(np.array([[1, None], [0, 1]])), r"W\.npy' is not a \.npy file of numbers: Object arrays cannot"),
+    ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"),
+    ("W.npy", b"", r"is not a \.npy file of numbers"),
+    ("W.npy", npy(np.eye(2) * 1j), "must hold one array of real numbers, got complex128"),
+    ("W.npy", npy(np.eye(2), np.savez), "must hold one array of real numbers, got an archive"),
+    ("W.npy", None, r"W\.npy' does not exist"),
+    ("W.txt", b"", r"must end in \.npy or \.csv"),
 )
 def test_files_that_hold_no_matrix_are_refused(tmp_path, name, content, message):
     if content is not None:
@@ -364,8 +342,6 @@ def test_load_by_name_and_its_errors(tmp_path):
 
 
 # Sequences
-
-
 @given(S=gossip_sequences(), step=st.integers(0, 20))
 def test_a_sequence_gives_the_matrix_of_the_step(S, step):
     length = len(S.matrices)

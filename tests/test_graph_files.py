@@ -57,8 +57,6 @@ def test_files_of_users_are_read_right_or_refused(name):
 
 
 # Writers: networkx, scipy, csv, or lines written here
-
-
 def separated(mark, header):
     def write(graph):
         text = io.StringIO()

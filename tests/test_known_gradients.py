@@ -9,7 +9,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
@@ -277,13 +277,11 @@ def test_rounds_and_a_schedule_are_cut():
     np.testing.assert_allclose(noise, of_whole[: len(noise), : noise.shape[1]], atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "trust"),
-    [
-        (ParticipationByNode([mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.Cyclic(3, 2)]), mfdl.trust.LDP()),
-        (Explicit([[0, 5], [1, 2, 4], [3]], 6), mfdl.trust.LDP()),
-        (mfdl.Cyclic(3, 2), mfdl.trust.PNDP([0])),
-    ],
+@each(
+    "scheme, trust",
+    (ParticipationByNode([mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.Cyclic(3, 2)]), mfdl.trust.LDP()),
+    (Explicit([[0, 5], [1, 2, 4], [3]], 6), mfdl.trust.LDP()),
+    (mfdl.Cyclic(3, 2), mfdl.trust.PNDP([0])),
 )
 def test_where_nothing_can_be_cut_the_number_of_the_whole_is_given(scheme, trust):
     whole = calibrated(mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP, 0.3), scheme), trust)

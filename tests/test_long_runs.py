@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from archives import edited
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -58,8 +58,7 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(
     encoder = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
     factorization = evaluate_long(setting, encoder)
     assert factorization.objective == pytest.approx(dense_loss(dynamics, T, factorization.encoder, **counted), rel=1e-8)
-    assert factorization.sensitivity == pytest.approx(1.0, rel=1e-9)
-    assert factorization.status == "fixed"
+    assert (factorization.sensitivity, factorization.status) == (pytest.approx(1.0, rel=1e-9), "fixed")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -121,14 +120,12 @@ def test_schedules_are_for_banded_ones():
     refuses("rates that do", lambda: NoiseObjective(Dynamics(RING, 1 / np.arange(1, 4101)), 4100).noise_error(many))
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "setting"),
-    [
-        ("banded", "banded", {"bandwidth": 3}),
-        ("toeplitz", "toeplitz", {"bandwidth": 3}),
-        ("blt", "buffered", {"buffers": 2}),
-        ("band-inv", "inverse", {"bandwidth": 3}),
-    ],
+@each(
+    "name, form, setting",
+    ("banded", "banded", {"bandwidth": 3}),
+    ("toeplitz", "toeplitz", {"bandwidth": 3}),
+    ("blt", "buffered", {"buffers": 2}),
+    ("band-inv", "inverse", {"bandwidth": 3}),
 )
 def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name, form, setting):
     part, weights = Cyclic(4, 8), ErrorWeights.parse("last:3:0.01")
@@ -152,24 +149,22 @@ def test_a_form_by_name_knows_its_own_parameters_alone():
     refuses("buffers", parse_parameters, "blt", ["bandwidth=3"])
 
 
-@pytest.mark.parametrize(
-    ("ask", "kind", "says"),
-    [
-        (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="circulant"), InvalidInput, "toeplitz"),
-        (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="banded", bandwidth=9), InvalidInput, "at most 8"),
-        (lambda: factorize_long(PLAIN, Cyclic(4, 8), bandwidth=0), InvalidInput, "bandwidth"),
-        (lambda: spaced_patterns(mfdl.participation.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
-        (
-            lambda: mode_cost(Setting(Dynamics(mfdl.gossip.uniform("star:n=5")), Cyclic(2, 4))),
-            UnsupportedMechanism,
-            "constant symmetric",
-        ),
-        (
-            lambda: mode_cost(Setting(PLAIN, Cyclic(2, 4), weights=ErrorWeights("released:average:4"))),
-            UnsupportedMechanism,
-            "released",
-        ),
-    ],
+@each(
+    "ask, kind, says",
+    (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="circulant"), InvalidInput, "toeplitz"),
+    (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="banded", bandwidth=9), InvalidInput, "at most 8"),
+    (lambda: factorize_long(PLAIN, Cyclic(4, 8), bandwidth=0), InvalidInput, "bandwidth"),
+    (lambda: spaced_patterns(mfdl.participation.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
+    (
+        lambda: mode_cost(Setting(Dynamics(mfdl.gossip.uniform("star:n=5")), Cyclic(2, 4))),
+        UnsupportedMechanism,
+        "constant symmetric",
+    ),
+    (
+        lambda: mode_cost(Setting(PLAIN, Cyclic(2, 4), weights=ErrorWeights("released:average:4"))),
+        UnsupportedMechanism,
+        "released",
+    ),
 )
 def test_what_has_no_form_is_refused(ask, kind, says):
     refuses(says, ask, error=kind)
@@ -215,13 +210,11 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     refuses("was made for", lambda: mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4)))
 
 
-@pytest.mark.parametrize(
-    ("encoder", "says"),
-    [
-        ({"is": "Toeplitz", "fields": {"coefficients": [0.0, 1.0], "size": 2}}, "begin with a number > 0"),
-        ({"is": "Path", "fields": {}}, "KeyError"),
-        ([1.0, 2.0], "got list"),
-    ],
+@each(
+    "encoder, says",
+    ({"is": "Toeplitz", "fields": {"coefficients": [0.0, 1.0], "size": 2}}, "begin with a number > 0"),
+    ({"is": "Path", "fields": {}}, "KeyError"),
+    ([1.0, 2.0], "got list"),
 )
 def test_a_file_whose_encoder_is_none_is_refused(encoder, says, tmp_path):
     factorization = factorize_long(PLAIN, Cyclic(2, 4), progress=False)

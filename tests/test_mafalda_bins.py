@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from effort import each
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
 
@@ -95,12 +96,10 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
     assert errors["mafalda-bins"] <= min(errors.values()) * (1 + 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "more", "error", "message"),
-    [
-        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
-        (BINS, {}, InvalidInput, "optimised for a target"),
-    ],
+@each(
+    "scheme, more, error, message",
+    (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
+    (BINS, {}, InvalidInput, "optimised for a target"),
 )
 def test_without_secret_batches_or_a_target_it_is_refused(scheme, more, error, message):
     refuses(message, registry.build, "mafalda-bins", DYNAMICS, scheme, **more, error=error)
@@ -112,8 +111,6 @@ def test_a_target_that_is_none_is_refused(wrong):
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
@@ -141,21 +138,19 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["factorize", *ASKED[:6], "--epsilon", "2"], "--epsilon 2.0 is for --participation balls-in-bins"),
-        (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
-        (["factorize", *SECRET[:-2]], "give --epsilon"),
-        (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
-        (["factorize", *SECRET, "--mechanism", "bsr"], "got bsr"),
-        (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
-        (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
-        (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
-        (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "optimised for a target"),
-        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
-        (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
-    ],
+@each(
+    "arguments, message",
+    (["factorize", *ASKED[:6], "--epsilon", "2"], "--epsilon 2.0 is for --participation balls-in-bins"),
+    (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
+    (["factorize", *SECRET[:-2]], "give --epsilon"),
+    (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
+    (["factorize", *SECRET, "--mechanism", "bsr"], "got bsr"),
+    (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
+    (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
+    (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
+    (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "optimised for a target"),
+    (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
+    (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
 )
 def test_what_has_no_meaning_is_refused_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
@@ -250,7 +245,6 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
 
 
 # ---- over nodes too --------------------------------------------------------------------------------------------------
-
 OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
 
 

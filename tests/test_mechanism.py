@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from _guarantees import guarantees
 from _privacy import applied
-from effort import given
+from effort import each, given
 from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -40,8 +40,6 @@ def test_the_adjacencies_are_the_three():
 
 
 # ---- closed forms -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("clip_norm", [1.0, 0.25, 3.0])
 def test_mu_in_closed_form_under_every_adjacency(adjacency, clip_norm):
@@ -96,8 +94,6 @@ def test_the_noise_of_anti_pgd_holds_its_sensitivity():
 
 
 # ---- calibration ------------------------------------------------------------------------------------------
-
-
 @given(
     80,
     algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
@@ -151,8 +147,7 @@ def test_more_noise_is_never_less_privacy(stds, delta):
 def test_without_noise_nothing_is_guaranteed():
     for algorithm in (algorithms.dsgd(DYN, PART), algorithms.dp_dsgd(DYN, PART)):
         calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), noise_std=0.0)
-        assert calibrated.guarantee.mu == math.inf
-        assert calibrated.noise_std == 0
+        assert (calibrated.guarantee.mu, calibrated.noise_std) == (math.inf, 0)
         assert calibrated.injected_noise_std == 0
         assert "no finite guarantee" in calibrated.guarantee.sentence()
     assert calibrate(algorithms.dsgd(DYN, PART), Privacy(**CIRCUMSTANCES), noise_std=0.0).objective == 0
@@ -162,16 +157,13 @@ def test_without_noise_nothing_is_guaranteed():
 
 
 # ---- what a guarantee says --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NOISY)
 def test_the_guarantee_states_its_circumstances(name):
     algorithm = build_algorithm(name, DYN, PART)
     calibrated = calibrate(algorithm, Privacy(LDP, adjacency="replace-one", clip_norm=0.5), mu=1.5)
     says = calibrated.guarantee
     assert (says.trust, says.adjacency, says.clip_norm, says.record_shift) == ("ldp", "replace-one", 0.5, 1.0)
-    assert says.participation == "cyclic participation (epochs=3, period=2)"
-    assert says.victim == "every node"
+    assert (says.participation, says.victim) == ("cyclic participation (epochs=3, period=2)", "every node")
     assert says.attacker == LDP.attacker
     assert says.attacker.startswith("anyone who sees all messages")
     assert says.adaptive
@@ -206,8 +198,6 @@ def test_another_participation_is_accounted_and_named():
 
 
 # ---- units of privacy ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sigma", [0.8, 3.0])
 @pytest.mark.parametrize("num_steps", [1, 10])
 @pytest.mark.parametrize("clip_norm", [1.0, 0.25])
@@ -314,40 +304,34 @@ def test_unknown_units_are_refused():
 
 
 # ---- errors -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "exactly one target"),
-        ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
-        ({"epsilon": 1.0}, "epsilon needs a delta"),
-        ({"mu": 0.0}, "mu must be a finite number > 0"),
-        ({"mu": -1.0}, "mu must be a finite number > 0"),
-        ({"mu": math.nan}, "mu must be a finite number > 0"),
-        ({"mu": math.inf}, "mu must be a finite number > 0"),
-        ({"epsilon": 0.0, "delta": 1e-6}, "epsilon must be a finite number > 0"),
-        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number strictly between 0 and 1"),
-        ({"epsilon": 1.0, "delta": 1.0}, "delta must be a number strictly between 0 and 1"),
-        ({"mu": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
-        ({"mu": 1.0, "adjacency": "replace"}, "unknown adjacency 'replace'; did you mean 'replace-one'"),
-    ],
+@each(
+    "arguments, message",
+    ({}, "exactly one target"),
+    ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
+    ({"epsilon": 1.0}, "epsilon needs a delta"),
+    ({"mu": 0.0}, "mu must be a finite number > 0"),
+    ({"mu": -1.0}, "mu must be a finite number > 0"),
+    ({"mu": math.nan}, "mu must be a finite number > 0"),
+    ({"mu": math.inf}, "mu must be a finite number > 0"),
+    ({"epsilon": 0.0, "delta": 1e-6}, "epsilon must be a finite number > 0"),
+    ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number strictly between 0 and 1"),
+    ({"epsilon": 1.0, "delta": 1.0}, "delta must be a number strictly between 0 and 1"),
+    ({"mu": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
+    ({"mu": 1.0, "adjacency": "replace"}, "unknown adjacency 'replace'; did you mean 'replace-one'"),
 )
 def test_bad_targets_are_refused(arguments, message):
     refuses(message, lambda: applied(calibrate, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "exactly one of noise_std and noise_multiplier"),
-        ({"noise_std": 1.0, "noise_multiplier": 1.0}, "exactly one of noise_std and noise_multiplier"),
-        ({"noise_std": -1.0}, "noise_std must be a finite number >= 0"),
-        ({"noise_std": math.nan}, "noise_std must be a finite number >= 0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number >= 0"),
-        ({"noise_std": 1.0, "clip_norm": math.inf}, "clip_norm must be a finite number > 0"),
-        ({"noise_std": 1.0, "adjacency": "add"}, "unknown adjacency 'add'"),
-    ],
+@each(
+    "arguments, message",
+    ({}, "exactly one of noise_std and noise_multiplier"),
+    ({"noise_std": 1.0, "noise_multiplier": 1.0}, "exactly one of noise_std and noise_multiplier"),
+    ({"noise_std": -1.0}, "noise_std must be a finite number >= 0"),
+    ({"noise_std": math.nan}, "noise_std must be a finite number >= 0"),
+    ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number >= 0"),
+    ({"noise_std": 1.0, "clip_norm": math.inf}, "clip_norm must be a finite number > 0"),
+    ({"noise_std": 1.0, "adjacency": "add"}, "unknown adjacency 'add'"),
 )
 def test_bad_noise_is_refused(arguments, message):
     refuses(message, lambda: applied(account, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments))
@@ -369,8 +353,6 @@ def test_adjacency_trust_and_clipping_have_no_default(missing):
 
 
 # ---- objective and injected noise -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["mafalda", "mafalda-l"])
 def test_the_objective_is_the_loss_of_its_factorization(name):
     algorithm = build_algorithm(name, DYN, PART)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH, ZIP
@@ -26,8 +26,6 @@ FROM_MASKS = TrustModel.from_masks
 
 
 # ---- combinations of messages ----------------------------------------------------------------------------------------
-
-
 def exactly(algorithm, rows, known_noise, release):
     """(A, B) of combinations, over the rationals."""
     sent = np.broadcast_to(algorithm.transmitted, (len(algorithm.rounds), algorithm.messages_per_round))
@@ -87,22 +85,18 @@ def test_who_sees_every_message_sees_all_combinations():
     assert [loss.sensitivity_squared for loss in sensitivity_by_victim(DP, by_victim)] != [0.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
-        ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
-        ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
-        ({"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)}, "seen must be the same mask in every"),
-    ],
+@each(
+    "given, text",
+    ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
+    ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
+    ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
+    ({"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)}, "seen must be the same mask in every"),
 )
 def test_combinations_that_do_not_fit(given, text):
     refuses(text, lambda: sensitivity_by_victim(DP, FROM_MASKS(**given)))
 
 
 # ---- secure sums ----------------------------------------------------------------------------------------------------
-
-
 def test_sums_are_those_of_the_receivers():
     """Path 0 - 1 - 2 - 3 with Metropolis weights: 1/3 each inside, from and to the ends too."""
     third = 1 / 3
@@ -180,8 +174,7 @@ def test_the_averaging_loop_keeps_integers_and_averages_numbers(dtype):
         wanted = torch.einsum("j,jab->ab", torch.tensor(COMPLETE.weights.toarray()[i]), exact)
         eps = max(torch.finfo(dtype).eps, N * torch.finfo(torch.float32).eps if dtype != torch.float64 else 1e-14)
         assert (module.linear.weight.double() - wanted).abs().max() <= eps * exact.abs().max()
-        assert module.places.tolist() == [3, 1, 2, 0]
-        assert module.mask.tolist() == [True, False, True]
+        assert (module.places.tolist(), module.mask.tolist()) == ([3, 1, 2, 0], [True, False, True])
         assert module.count == 5
     assert all(m["places"].tolist() == [3, 1, 2, 0] for m in messages.values())
 
@@ -196,16 +189,14 @@ def test_equal_models_of_few_bits_stay_equal():
     assert (halves == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ({"places": torch.tensor([3, 1, 0, 2])}, "'places', of type torch.int64, must be equal.*of node 7 than"),
-        ({"mask": torch.tensor([True, True, True])}, "'mask', of type torch.bool"),
-        ({"count": torch.tensor(6)}, "'count', of type torch.int64"),
-        ({"linear.bias": torch.zeros(1)}, r"'linear.bias' must have one shape.*\(3,\).*of node 0 and .*\(1,\).*node 7"),
-        ({"linear.bias": torch.zeros(3, dtype=torch.float64)}, "'linear.bias' must have one shape and type"),
-        ({"linear.bias": np.zeros(3, dtype=np.float32)}, "'linear.bias' must have one shape and type"),
-    ],
+@each(
+    "other, words",
+    ({"places": torch.tensor([3, 1, 0, 2])}, "'places', of type torch.int64, must be equal.*of node 7 than"),
+    ({"mask": torch.tensor([True, True, True])}, "'mask', of type torch.bool"),
+    ({"count": torch.tensor(6)}, "'count', of type torch.int64"),
+    ({"linear.bias": torch.zeros(1)}, r"'linear.bias' must have one shape.*\(3,\).*of node 0 and .*\(1,\).*node 7"),
+    ({"linear.bias": torch.zeros(3, dtype=torch.float64)}, "'linear.bias' must have one shape and type"),
+    ({"linear.bias": np.zeros(3, dtype=np.float32)}, "'linear.bias' must have one shape and type"),
 )
 def test_what_is_no_average_is_refused_with_its_name(other, words):
     messages = {j: Buffered().state_dict() for j in range(N)}

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from effort import each
 from mutations import run
 from refusals import refuses
 
@@ -61,8 +62,6 @@ def test_their_tests_exist():
 
 
 # ---- the runner ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project of one function, with a test of it."""
@@ -99,17 +98,15 @@ def planted(old, new, test="test_shift"):
     return run.Mutation(0, "made up", "privacy", "mfdl/shift.py", old, new, (f"tests/test_shift.py::{test}",))
 
 
-@pytest.mark.parametrize(
-    ("mutation", "caught", "trouble"),
-    [
-        (planted("2 * clip", "1 * clip"), True, ""),
-        (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
-        (planted("2 * clip_norm", "two * clip_norm"), False, "NameError"),
-        (planted("def shift(", "def shift(("), False, "status"),  # the copy cannot be collected
-        (planted("3 * clip", "1 * clip"), False, "old occurs 0 times"),
-        (planted("clip_norm", "norm"), False, "old occurs 2 times"),
-        (planted("2 * clip", "2 * clip"), False, "new is old"),
-    ],
+@each(
+    "mutation, caught, trouble",
+    (planted("2 * clip", "1 * clip"), True, ""),
+    (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
+    (planted("2 * clip_norm", "two * clip_norm"), False, "NameError"),
+    (planted("def shift(", "def shift(("), False, "status"),  # the copy cannot be collected
+    (planted("3 * clip", "1 * clip"), False, "old occurs 0 times"),
+    (planted("clip_norm", "norm"), False, "old occurs 2 times"),
+    (planted("2 * clip", "2 * clip"), False, "new is old"),
 )
 def test_only_a_failed_test_counts(project, mutation, caught, trouble):
     outcome = run.try_mutation(mutation, project)

@@ -17,6 +17,7 @@ import machines
 import pytest
 import pythons
 import yaml
+from effort import each
 from installed_wheel import unpacked_source, wheel_of
 from page_session import run_page
 from readme_session import quick_blocks
@@ -65,12 +66,10 @@ def wheel_contents(folder):
     return site, site, site
 
 
-@pytest.mark.parametrize(
+@each(
     "places",
-    [
-        lambda folder: (ROOT, ROOT / "solvers", ROOT / "experiments"),
-        pytest.param(wheel_contents, marks=pytest.mark.slow),
-    ],
+    lambda folder: (ROOT, ROOT / "solvers", ROOT / "experiments"),
+    pytest.param(wheel_contents, marks=pytest.mark.slow),
     ids=["tree", "wheel"],
 )
 def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from _guarantees import guarantees
 from archives import edited
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses, unsupported
@@ -128,43 +128,39 @@ def test_astronomically_many_patterns_are_counted_and_enumerated_lazily():
     assert MinSeparation(100, 3, 1).num_patterns == 161700  # any three of a hundred
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cyclic(0, 3), "epochs must be an integer >= 1, got 0"),
-        (lambda: Cyclic(2, -1), "period must be an integer >= 1, got -1"),
-        (lambda: Cyclic(2.0, 3), "epochs must be an integer >= 1, got 2.0"),
-        (lambda: Cyclic(True, 3), "epochs must be an integer >= 1, got True"),
-        (lambda: Single(0), "steps must be an integer >= 1, got 0"),
-        (lambda: EveryStep(0), "steps must be an integer >= 1, got 0"),
-        (lambda: Explicit([], 3), "at least one pattern, got none"),
-        (lambda: Explicit([[0], []], 3), r"patterns\[1\] must be distinct steps in \[0, 3\)"),
-        (lambda: Explicit([[0, 3]], 3), r"patterns\[0\] must be distinct steps in \[0, 3\).*got \[0, 3\]"),
-        (lambda: Explicit([[1, 1]], 3), r"patterns\[0\] must be distinct steps"),
-        (lambda: Explicit([[-1]], 3), "step must be an integer >= 0, got -1"),
-        (lambda: Explicit([[0]], 0), "steps must be an integer >= 1, got 0"),
-        (lambda: Cyclic(4, 16, 63), "got steps=63, epochs=4, period=16; use steps=64 or leave it out"),
-        (lambda: OncePerEpoch(0, 3), "epochs must be an integer >= 1, got 0"),
-        (lambda: OncePerEpoch(2, 1.5), "period must be an integer >= 1"),
-        (lambda: MinSeparation(0, 1, 1), "steps must be"),
-        (lambda: MinSeparation(4, 0, 1), "max_participations must be"),
-        (lambda: MinSeparation(4, 1, 0), "separation must be an integer >= 1, got 0"),
-        (lambda: MinSeparation(4, True, 1), "max_participations must be"),
-    ],
+@each(
+    "make, message",
+    (lambda: Cyclic(0, 3), "epochs must be an integer >= 1, got 0"),
+    (lambda: Cyclic(2, -1), "period must be an integer >= 1, got -1"),
+    (lambda: Cyclic(2.0, 3), "epochs must be an integer >= 1, got 2.0"),
+    (lambda: Cyclic(True, 3), "epochs must be an integer >= 1, got True"),
+    (lambda: Single(0), "steps must be an integer >= 1, got 0"),
+    (lambda: EveryStep(0), "steps must be an integer >= 1, got 0"),
+    (lambda: Explicit([], 3), "at least one pattern, got none"),
+    (lambda: Explicit([[0], []], 3), r"patterns\[1\] must be distinct steps in \[0, 3\)"),
+    (lambda: Explicit([[0, 3]], 3), r"patterns\[0\] must be distinct steps in \[0, 3\).*got \[0, 3\]"),
+    (lambda: Explicit([[1, 1]], 3), r"patterns\[0\] must be distinct steps"),
+    (lambda: Explicit([[-1]], 3), "step must be an integer >= 0, got -1"),
+    (lambda: Explicit([[0]], 0), "steps must be an integer >= 1, got 0"),
+    (lambda: Cyclic(4, 16, 63), "got steps=63, epochs=4, period=16; use steps=64 or leave it out"),
+    (lambda: OncePerEpoch(0, 3), "epochs must be an integer >= 1, got 0"),
+    (lambda: OncePerEpoch(2, 1.5), "period must be an integer >= 1"),
+    (lambda: MinSeparation(0, 1, 1), "steps must be"),
+    (lambda: MinSeparation(4, 0, 1), "max_participations must be"),
+    (lambda: MinSeparation(4, 1, 0), "separation must be an integer >= 1, got 0"),
+    (lambda: MinSeparation(4, True, 1), "max_participations must be"),
 )
 def test_bad_schemes_are_refused(make, message):
     refuses(message, make)
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        (Explicit([[0, 1], [1, 2]], 3), r"disjoint .* explicit participation \(2 patterns, 3 steps\) has step 1"),
-        (Explicit([[0], [2]], 3), "no record takes part in step 1 under"),
-        (OncePerEpoch(2, 3), r"patterns, but participation once per epoch in any order \(epochs=2, period=3\)"),
-        (MinSeparation(9, 2, 4), r"but at most 2 participations, at least 4 steps apart \(9 steps\) has step 0 in two"),
-        (MinSeparation(640, 30, 16), "disjoint participation patterns"),
-    ],
+@each(
+    "part, message",
+    (Explicit([[0, 1], [1, 2]], 3), r"disjoint .* explicit participation \(2 patterns, 3 steps\) has step 1"),
+    (Explicit([[0], [2]], 3), "no record takes part in step 1 under"),
+    (OncePerEpoch(2, 3), r"patterns, but participation once per epoch in any order \(epochs=2, period=3\)"),
+    (MinSeparation(9, 2, 4), r"but at most 2 participations, at least 4 steps apart \(9 steps\) has step 0 in two"),
+    (MinSeparation(640, 30, 16), "disjoint participation patterns"),
 )
 def test_what_has_no_classes_is_refused_in_words(part, message):
     unsupported(message, part.classes)
@@ -202,8 +198,6 @@ def patterns(scheme):
 
 
 # ---- what it says ----------------------------------------------------------------------------------------
-
-
 @given(scheme=by_node)
 def test_each_node_has_the_participation_it_was_given(scheme):
     nodes = range(scheme.num_nodes)
@@ -258,14 +252,12 @@ def test_a_participation_of_all_nodes_is_that_of_each():
     assert shared.num_nodes is None
 
 
-@pytest.mark.parametrize(
-    ("given_ones", "message"),
-    [
-        ([], "must hold one participation per node, got none"),
-        ([Cyclic(2, 3), Cyclic(2, 4)], "got 8 at node 1 and 6 at node 0"),
-        ([Cyclic(2, 3), "cyclic"], "got str at node 1"),
-        ([MIXED], "got ParticipationByNode at node 0"),
-    ],
+@each(
+    "given_ones, message",
+    ([], "must hold one participation per node, got none"),
+    ([Cyclic(2, 3), Cyclic(2, 4)], "got 8 at node 1 and 6 at node 0"),
+    ([Cyclic(2, 3), "cyclic"], "got str at node 1"),
+    ([MIXED], "got ParticipationByNode at node 0"),
 )
 def test_what_is_no_participation_per_node(given_ones, message):
     refuses(message, ParticipationByNode, given_ones)
@@ -284,8 +276,6 @@ def test_numbers_of_no_participation_are_refused(tmp_path, of_node):
 
 
 # ---- accounting ------------------------------------------------------------------------------------------
-
-
 @given(25, kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
 def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
     C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors
@@ -359,8 +349,6 @@ def test_refusals_without_a_node():
 
 
 # ---- training --------------------------------------------------------------------------------------------
-
-
 def dot_task(num_records: int) -> tasks.Task:
     return linear_task(4, np.random.default_rng(0).uniform(1, 2, (num_records, 2)))  # no gradient is zero
 

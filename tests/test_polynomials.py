@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
@@ -114,15 +114,13 @@ def test_over_several_steps_a_neighbour_learns_something_else():
     assert loss("chebyshev") > 1.01 * loss("powers") > 0
 
 
-@pytest.mark.parametrize(
-    ("W", "message"),
-    [
-        (gossip.uniform("star:n=4"), r"symmetric, connected .*'uniform'.*: between directed edges or unequal weights"),
-        (gossip.sequence([RING, RING]), "sequence of 2 gossip matrices.*matrices that change do not commute"),
-        (gossip.push_sum("ring:n=4", 3), "matrices that change"),
-        (gossip.from_array(np.eye(3)), "not connected.*without a path between all nodes"),
-        (trust.neighbourhood(RING, 0, [3]).gossip, "that of the whole graph"),
-    ],
+@each(
+    "W, message",
+    (gossip.uniform("star:n=4"), r"symmetric, connected .*'uniform'.*: between directed edges or unequal weights"),
+    (gossip.sequence([RING, RING]), "sequence of 2 gossip matrices.*matrices that change do not commute"),
+    (gossip.push_sum("ring:n=4", 3), "matrices that change"),
+    (gossip.from_array(np.eye(3)), "not connected.*without a path between all nodes"),
+    (trust.neighbourhood(RING, 0, [3]).gossip, "that of the whole graph"),
 )
 def test_other_gossip_is_refused_with_the_reason(W, message):
     refuses(message, of_rounds, W, 2)

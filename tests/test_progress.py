@@ -55,8 +55,6 @@ def rows(monkeypatch):
 
 
 # ---- who is told ------------------------------------------------------------------------------------------
-
-
 def test_by_default_nothing_is_shown_in_tests_and_in_ci(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
@@ -113,8 +111,6 @@ def wait_for(drawn):
 
 
 # ---- what is drawn ----------------------------------------------------------------------------------------
-
-
 def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
     with (
         redirect_stderr(terminal),
@@ -225,8 +221,6 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
 
 
 # ---- who tells --------------------------------------------------------------------------------------------
-
-
 def replayed(**options):
     calibrated = mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **CLAIM), mu=1.0, progress=False)
     return mfdl.replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)

@@ -71,8 +71,6 @@ def test_a_factorization_for_the_average_has_less_noise_in_it_and_never_less_tha
 
 
 # ---- privacy ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seen_by", [trust.LDP(), trust.Eavesdropper(), trust.Coalitions(1)])
 def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_by):

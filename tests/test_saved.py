@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import scipy.sparse as sp
 from archives import edited
-from effort import given
+from effort import each, given
 from refusals import refuses
 
 import mfdl
@@ -58,8 +58,6 @@ def calibrated(algorithm=None, model=None, **target):
 
 
 # ---- algorithms --------------------------------------------------------------------------------------------------
-
-
 def assert_same(algorithm, again):
     assert again.content_hash == algorithm.content_hash
     assert again.dynamics.gossip.content_hash == algorithm.dynamics.gossip.content_hash
@@ -119,8 +117,6 @@ def test_labels_schedules_sequences_and_divisors(tmp_path):
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["plain", "with.suffix", "m.npz", "é ü", "new/folder/m.mfdl"])
 def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
     calibrated().save(tmp_path / name)
@@ -168,8 +164,6 @@ def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_g
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
-
-
 class OwnNoise(NoiseOperator):
     """Identity, of a user's own class."""
 
@@ -194,17 +188,15 @@ class OwnGossip(gossip.GossipMatrix):
     pass
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda algorithm: {"noise": OwnNoise(algorithm.num_steps, algorithm.num_nodes)}, "noise of the algorithm"),
-        (lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)}, "participation of .* cannot"),
-        (lambda algorithm: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
-        (
-            lambda algorithm: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
-            "gossip.*holds no frozenset",
-        ),
-    ],
+@each(
+    "change, message",
+    (lambda algorithm: {"noise": OwnNoise(algorithm.num_steps, algorithm.num_nodes)}, "noise of the algorithm"),
+    (lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)}, "participation of .* cannot"),
+    (lambda algorithm: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
+    (
+        lambda algorithm: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
+        "gossip.*holds no frozenset",
+    ),
     ids=["noise", "participation", "gossip", "labels"],
 )
 def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, message):
@@ -218,17 +210,15 @@ def _guarantee(path):
     calibrated().guarantee.save(path)
 
 
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (lambda path: None, "cannot read.*Mechanism.save"),
-        (lambda path: path.mkdir(), "cannot read"),
-        (lambda path: path.write_bytes(b""), "is no mechanism that mfdl wrote"),
-        (lambda path: path.write_bytes(os.urandom(500)), "is no mechanism that mfdl wrote"),
-        (lambda path: path.write_text("[" * 100_000), "is no mechanism that mfdl wrote"),
-        (_guarantee, "is no mechanism that mfdl wrote"),
-        (lambda path: path.write_bytes(safetensors.numpy.save({"a": np.ones(3)})), "is no mechanism that mfdl wrote"),
-    ],
+@each(
+    "write, message",
+    (lambda path: None, "cannot read.*Mechanism.save"),
+    (lambda path: path.mkdir(), "cannot read"),
+    (lambda path: path.write_bytes(b""), "is no mechanism that mfdl wrote"),
+    (lambda path: path.write_bytes(os.urandom(500)), "is no mechanism that mfdl wrote"),
+    (lambda path: path.write_text("[" * 100_000), "is no mechanism that mfdl wrote"),
+    (_guarantee, "is no mechanism that mfdl wrote"),
+    (lambda path: path.write_bytes(safetensors.numpy.save({"a": np.ones(3)})), "is no mechanism that mfdl wrote"),
     ids=["missing", "folder", "empty", "noise", "brackets", "guarantee", "other-safetensors"],
 )
 def test_other_files_are_refused(tmp_path, write, message):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -111,15 +111,13 @@ def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, 
     assert factorization.gap == factorization.objective / factorization.lower_bound - 1 > 1e-14
 
 
-@pytest.mark.parametrize(
+@each(
     "solve",
-    [
-        lambda: prefix_sum_encoder(PART, max_iterations=1),
-        lambda: factorize_nodes(DYN, PART, max_iterations=1),
-        lambda: optimal_covariance(DYN, max_iterations=1, tolerance=1e-15).require_converged(1e-15),
-        lambda: algorithms.corn(DYN, PART, tolerance=1e-16),
-        lambda: algorithms.corn(DYN, PART, groups=SEEDS_OF_EDGES, coalition_size=1, tolerance=1e-16),
-    ],
+    lambda: prefix_sum_encoder(PART, max_iterations=1),
+    lambda: factorize_nodes(DYN, PART, max_iterations=1),
+    lambda: optimal_covariance(DYN, max_iterations=1, tolerance=1e-15).require_converged(1e-15),
+    lambda: algorithms.corn(DYN, PART, tolerance=1e-16),
+    lambda: algorithms.corn(DYN, PART, groups=SEEDS_OF_EDGES, coalition_size=1, tolerance=1e-16),
     ids=["prefix sums", "per node", "covariance", "corn", "corn with seeds of edges"],
 )
 def test_every_door_to_a_solver_raises_when_it_did_not_finish(solve):

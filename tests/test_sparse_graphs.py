@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from refusals import refuses
@@ -64,21 +64,19 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
         assert_same(graphs.load_sparse(path), graphs.load(path))
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
-    [
-        "1,2\n",
-        "a b\n",
-        "1 2 3\n",
-        "1 2\n3\n",
-        "1\n2\n",
-        "1 2 3\n4\n",
-        "01 2\n",
-        "# 1\n1 2\n",
-        "-1 2\n",
-        "",
-        "9" * 19 + " 1\n",
-    ],
+    "1,2\n",
+    "a b\n",
+    "1 2 3\n",
+    "1 2\n3\n",
+    "1\n2\n",
+    "1 2 3\n4\n",
+    "01 2\n",
+    "# 1\n1 2\n",
+    "-1 2\n",
+    "",
+    "9" * 19 + " 1\n",
 )
 def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
     path = tmp_path / "graph.txt"

@@ -9,7 +9,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -185,12 +185,10 @@ def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(
     refuses("infinite loss under trust", lambda: calibrate(shared, Privacy(trust.Colluding((0,)), **common), mu=1.0))
 
 
-@pytest.mark.parametrize(
+@each(
     "graph",
-    [
-        nx.Graph([(0, 1), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
-        nx.Graph([(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]),
-    ],
+    nx.Graph([(0, 1), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
+    nx.Graph([(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]),
 )
 def test_zeros_of_eigenvectors_leave_no_loss_open(graph):
     """Their rounding, products of 1e-16, made the rank of the noise undecided and the loss infinite."""
@@ -269,23 +267,21 @@ def test_where_no_seed_helps_private_noise_is_all(graph):
     assert "cannot help" in algorithm.factorization.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"coalition_size": 15}, "below the number of nodes, 15"),
-        ({"coalition_size": -1}, "coalition_size"),
-        ({"groups": [[0, 15]]}, "indices below 15, got 15"),
-        ({"groups": [[]]}, "at least one node"),
-        ({"groups": [[1, 1]]}, "distinct nodes"),
-        ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
-        ({"tolerance": -1.0}, "tolerance"),
-        ({"horizon": 0}, "horizon"),
-        ({"max_iterations": 0}, "max_iterations"),
-        ({"method": "simplex"}, "method"),
-        ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
-        ({"groups": [list(range(15))], "coalition_size": 1, "private": False}, r"coalition \{Acciaiuoli\} knows every"),
-        ({"groups": [list(range(15))], "method": "simplex"}, "method"),
-    ],
+@each(
+    "more, text",
+    ({"coalition_size": 15}, "below the number of nodes, 15"),
+    ({"coalition_size": -1}, "coalition_size"),
+    ({"groups": [[0, 15]]}, "indices below 15, got 15"),
+    ({"groups": [[]]}, "at least one node"),
+    ({"groups": [[1, 1]]}, "distinct nodes"),
+    ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
+    ({"tolerance": -1.0}, "tolerance"),
+    ({"horizon": 0}, "horizon"),
+    ({"max_iterations": 0}, "max_iterations"),
+    ({"method": "simplex"}, "method"),
+    ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
+    ({"groups": [list(range(15))], "coalition_size": 1, "private": False}, r"coalition \{Acciaiuoli\} knows every"),
+    ({"groups": [list(range(15))], "method": "simplex"}, "method"),
 )
 def test_bad_input_is_refused(more, text):
     refuses(text, optimal_covariance, FLORENTINE, **more)
@@ -372,25 +368,23 @@ def test_the_honest_part_conditions_on_what_colluders_know_of_their_own_noise():
     assert_allclose(inverse_diagonal_by_node(left, H), np.linalg.inv(R[np.ix_(H, H)]).diagonal(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: inverse_diagonal([[1.0, 0.5], [0.0, 1.0]]), "covariance must be symmetric"),
-        (lambda: inverse_diagonal(np.ones((2, 3))), "covariance must be square"),
-        (lambda: inverse_diagonal(np.zeros((0, 0))), "at least one node"),
-        (lambda: inverse_diagonal([[math.nan]]), "covariance must be finite"),
-        (lambda: inverse_diagonal(np.eye(2), []), "honest must name at least one node"),
-        (lambda: inverse_diagonal(np.eye(2), [0, 2]), "indices below 2"),
-        (lambda: inverse_diagonal(np.eye(2), [1, 1]), "distinct"),
-        (lambda: incidence("path:n=3", [1]), "one entry per edge, got 1 for 2"),
-        (lambda: incidence("path:n=3", [1, 0]), r"\+1 or -1, got 0 at edge 1"),
-        (lambda: decor_covariance(np.eye(2), -1.0, 1.0), "sigma_ldp"),
-        (lambda: algebraic_connectivity_after_deletion("ring:n=5", -1), "q must be an integer >= 0"),
-        (lambda: algebraic_connectivity_after_deletion("ring:n=100", 3), "161700 coalitions, more than the 20000"),
-        (lambda: inverse_diagonal(laplacian("ring:n=5").toarray()), r"definite, got the smallest eigenvalue -?\d"),
-        (lambda: inverse_diagonal(np.diag([3.0, -2.0])), "smallest eigenvalue -2 "),
-        (lambda: inverse_diagonal(np.zeros((1, 1))), "smallest eigenvalue 0 "),
-    ],
+@each(
+    "call, message",
+    (lambda: inverse_diagonal([[1.0, 0.5], [0.0, 1.0]]), "covariance must be symmetric"),
+    (lambda: inverse_diagonal(np.ones((2, 3))), "covariance must be square"),
+    (lambda: inverse_diagonal(np.zeros((0, 0))), "at least one node"),
+    (lambda: inverse_diagonal([[math.nan]]), "covariance must be finite"),
+    (lambda: inverse_diagonal(np.eye(2), []), "honest must name at least one node"),
+    (lambda: inverse_diagonal(np.eye(2), [0, 2]), "indices below 2"),
+    (lambda: inverse_diagonal(np.eye(2), [1, 1]), "distinct"),
+    (lambda: incidence("path:n=3", [1]), "one entry per edge, got 1 for 2"),
+    (lambda: incidence("path:n=3", [1, 0]), r"\+1 or -1, got 0 at edge 1"),
+    (lambda: decor_covariance(np.eye(2), -1.0, 1.0), "sigma_ldp"),
+    (lambda: algebraic_connectivity_after_deletion("ring:n=5", -1), "q must be an integer >= 0"),
+    (lambda: algebraic_connectivity_after_deletion("ring:n=100", 3), "161700 coalitions, more than the 20000"),
+    (lambda: inverse_diagonal(laplacian("ring:n=5").toarray()), r"definite, got the smallest eigenvalue -?\d"),
+    (lambda: inverse_diagonal(np.diag([3.0, -2.0])), "smallest eigenvalue -2 "),
+    (lambda: inverse_diagonal(np.zeros((1, 1))), "smallest eigenvalue 0 "),
 )
 def test_bad_input(call, message):
     refuses(message, call)

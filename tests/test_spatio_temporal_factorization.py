@@ -9,7 +9,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -87,8 +87,6 @@ def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-avera
 
 
 # ---- what a richer form saves ----------------------------------------------------------------------------
-
-
 @given(12, case=cases())
 @pytest.mark.slow
 def test_a_richer_form_never_costs_more(case):
@@ -210,8 +208,6 @@ def test_smallest_cases(kind, graph, scheme):
 
 
 # ---- refusals --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["kronecker", "per-mode"])
 def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     star = gossip.uniform("star:n=3")
@@ -311,14 +307,12 @@ SEEDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("solve", "error", "scheme", "options", "message"),
-    [
-        *((solve, *case) for solve in KINDS.values() for case in REFUSED),
-        *((optimal_kronecker, InvalidInput, SCHEME, *case) for case in SEEDS),
-        (optimal_joint, UnsupportedMechanism, Cyclic(1025, 1), {}, r"T n = 4096, got 1025 \* 4 = 4100; use"),
-        (factorization.factorize, *REFUSED[5]),
-    ],
+@each(
+    "solve, error, scheme, options, message",
+    *((solve, *case) for solve in KINDS.values() for case in REFUSED),
+    *((optimal_kronecker, InvalidInput, SCHEME, *case) for case in SEEDS),
+    (optimal_joint, UnsupportedMechanism, Cyclic(1025, 1), {}, r"T n = 4096, got 1025 \* 4 = 4100; use"),
+    (factorization.factorize, *REFUSED[5]),
 )
 def test_what_is_refused(solve, error, scheme, options, message):
     refuses(message, solve, PATH, scheme, **options, error=error)

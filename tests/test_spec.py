@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -110,21 +110,19 @@ def test_a_thing_is_made_from_a_text_and_from_python():
     assert {kind.__name__ for kind in TYPES.values()} == set(TYPES)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("flat-bx", "unknown shape 'flat-bx'; did you mean 'flat-box'. Known: cube, flat-box."),
-        ("flat-box", "shape flat-box needs the parameter 'width'; e.g. flat-box:width=3."),
-        ("flat-box:3", "parameters are written key=value, got '3'; e.g. flat-box:width=3."),
-        ("flat-box:width=3,", "parameters are written key=value, got ''"),
-        ("flat-box:width=3,scale=2", "unknown parameter 'scale'"),
-        ("flat-box:width=3.5", "width must be an integer of at most 18 digits, got '3.5'"),
-        ("flat-box:width=" + "9" * 5000, "width must be an integer of at most 18 digits, got '999"),
-        ("flat-box:width=3,round=maybe", "round must be true or false, got 'maybe'"),
-        ("flat-box:width=3,depth=deep", "depth must be a number, got 'deep'"),
-        ("cube:width=3,depth=1", "shape cube: unknown parameter 'depth'.* Known: width; e.g. cube:width=3."),
-        ("cube:width=3,corners=1", "unknown parameter 'corners'"),
-    ],
+@each(
+    "text, message",
+    ("flat-bx", "unknown shape 'flat-bx'; did you mean 'flat-box'. Known: cube, flat-box."),
+    ("flat-box", "shape flat-box needs the parameter 'width'; e.g. flat-box:width=3."),
+    ("flat-box:3", "parameters are written key=value, got '3'; e.g. flat-box:width=3."),
+    ("flat-box:width=3,", "parameters are written key=value, got ''"),
+    ("flat-box:width=3,scale=2", "unknown parameter 'scale'"),
+    ("flat-box:width=3.5", "width must be an integer of at most 18 digits, got '3.5'"),
+    ("flat-box:width=" + "9" * 5000, "width must be an integer of at most 18 digits, got '999"),
+    ("flat-box:width=3,round=maybe", "round must be true or false, got 'maybe'"),
+    ("flat-box:width=3,depth=deep", "depth must be a number, got 'deep'"),
+    ("cube:width=3,depth=1", "shape cube: unknown parameter 'depth'.* Known: width; e.g. cube:width=3."),
+    ("cube:width=3,corners=1", "unknown parameter 'corners'"),
 )
 def test_a_text_that_names_nothing_is_refused_in_words(text, message):
     with pytest.raises(InvalidInput, match=message) as refused:
@@ -148,8 +146,6 @@ def test_schemes_of_a_run():
 
 
 # ---- one registration at the definition is enough --------------------------------------------------------------------
-
-
 def test_a_registered_function_is_there_by_name(monkeypatch):
     for registry in (GRAPHS, MATRICES, SCHEDULES, trust.base.MODELS):
         monkeypatch.setattr(registry, "_registered", dict(registry._entries))
@@ -180,8 +176,7 @@ def test_a_registered_function_is_there_by_name(monkeypatch):
     assert outsider.model("insiders") == trust.Eavesdropper()
     refuses("belongs to trust model pndp or secure-sum", named.require_used, ["ldp"])
     refuses("--all-attackers", lambda: Named(graphs.load("path:n=3"), all_attackers=True).require_used(["insiders"]))
-    assert graphs.load("wheel:n=5").number_of_edges() == 8
-    assert graphs.load_sparse("wheel:n=5").num_edges == 8
+    assert (graphs.load("wheel:n=5").number_of_edges(), graphs.load_sparse("wheel:n=5").num_edges) == (8, 8)
     assert graphs.names()["wheel"] == "wheel:n=5 -- A ring around node 0."
     assert gossip.load("lazy", "wheel:n=5").dense().diagonal().min() > 0.5
 
@@ -268,7 +263,6 @@ def test_epsilon_is_told_at_the_delta_of_the_target_and_survives_a_file(tmp_path
 
 
 def test_short_values_keep_what_is_small():
-    assert short(np.arange(3)) == "[0, 1, 2]"
-    assert short((1,)) == "(1,)"
+    assert (short(np.arange(3)), short((1,))) == ("[0, 1, 2]", "(1,)")
     assert short({i: i for i in range(9)}).endswith("... 9 items}")
     assert len(short("x" * 10_000)) <= 300

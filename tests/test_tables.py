@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from _privacy import applied
+from effort import each
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from refusals import refuses
@@ -36,8 +37,6 @@ def no_pandas(monkeypatch):
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", [regression, classes])
 def test_a_run_in_long_format_says_everything_in_each_row(task):
     run = trained(task, eval_every=1)
@@ -103,8 +102,6 @@ def test_without_pandas_the_way_out_is_named(no_pandas):
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def florentine():
     dynamics = Dynamics(gossip.metropolis_hastings("florentine"), learning_rate=0.5)
@@ -178,8 +175,7 @@ def test_distances_follow_links_of_any_round():
     sequence = gossip.sequence([gossip.from_array(np.array(matrix)) for matrix in W])
     losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), mfdl.Privacy(release="none", **ASKED))
     distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
-    assert distance["0", "1"] == 1
-    assert distance["0", "2"] == 2
+    assert (distance["0", "1"], distance["0", "2"]) == (1, 2)
     apart = gossip.from_array(np.eye(2))
     rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), mfdl.Privacy(release="none", **ASKED)).rows(
         adaptive=False
@@ -188,17 +184,15 @@ def test_distances_follow_links_of_any_round():
     assert all(row["mu"] <= 1e-300 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"adjacency": "neighbours"}, "adjacency"),
-        ({"clip_norm": 0.0}, "clip_norm"),
-        ({"attackers": [4]}, "attackers must be node indices below 4"),
-        ({"attackers": []}, "attackers must be node indices below 4"),
-        ({"attackers": [1], "victims": [1]}, "at least one attacker that has a victim"),
-        ({"unit": "user"}, "unit 'user' needs participation in every step"),
-        ({"jobs": 0}, "jobs"),
-    ],
+@each(
+    "options, message",
+    ({"adjacency": "neighbours"}, "adjacency"),
+    ({"clip_norm": 0.0}, "clip_norm"),
+    ({"attackers": [4]}, "attackers must be node indices below 4"),
+    ({"attackers": []}, "attackers must be node indices below 4"),
+    ({"attackers": [1], "victims": [1]}, "at least one attacker that has a victim"),
+    ({"unit": "user"}, "unit 'user' needs participation in every step"),
+    ({"jobs": 0}, "jobs"),
     ids=["adjacency", "clip", "attackers", "nobody", "itself", "unit", "jobs"],
 )
 def test_what_is_asked_of_pairs_is_checked(options, message):
@@ -206,8 +200,6 @@ def test_what_is_asked_of_pairs_is_checked(options, message):
 
 
 # ---- heat maps ---------------------------------------------------------------------------------------------------
-
-
 def cells(axes):
     return [text.get_text() for text in axes.texts]
 
@@ -254,8 +246,6 @@ def test_notebooks_show_table_and_heat_map(florentine, pairs):
 
 
 # ---- pictures of runs --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_runs_draw_into_axes_and_return_them(metric):
     run = trained(classes, eval_every=1)

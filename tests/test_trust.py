@@ -8,7 +8,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
@@ -34,19 +34,17 @@ def masks(model, algorithm, victim=0):
     return tuple("".join(str(int(x)) for x in mask[0]) for mask in (k.seen, k.known_gradients, k.known_noise))
 
 
-@pytest.mark.parametrize(
-    ("model", "dp", "decor"),
-    [
-        (trust.LDP(), ("1111", "0000", "0000"), ("1111", "0000", "0000111")),
-        (trust.PNDP([0]), ("0100", "1000", "1000"), ("0100", "1000", "1000100")),
-        (trust.PNDP([1]), ("1010", "0100", "0100"), ("1010", "0100", "0100110")),
-        (trust.PNDP([0, 3]), ("0110", "1001", "1001"), ("0110", "1001", "1001101")),
-        (trust.PNDP([1, 2]), ("1111", "0110", "0110"), ("1111", "0110", "0110111")),
-        (trust.Eavesdropper(), ("1111", "0000", "0000"), ("1111", "0000", "0000000")),
-        (trust.Colluding((2,)), ("1111", "0010", "0010"), ("1111", "0010", "0010011")),
-        (trust.FullCollusion(), ("1111", "0111", "0111"), ("1111", "0111", "0111111")),
-        (trust.ReleasedOnly(), ("0000", "0000", "0000"), ("0000", "0000", "0000000")),
-    ],
+@each(
+    "model, dp, decor",
+    (trust.LDP(), ("1111", "0000", "0000"), ("1111", "0000", "0000111")),
+    (trust.PNDP([0]), ("0100", "1000", "1000"), ("0100", "1000", "1000100")),
+    (trust.PNDP([1]), ("1010", "0100", "0100"), ("1010", "0100", "0100110")),
+    (trust.PNDP([0, 3]), ("0110", "1001", "1001"), ("0110", "1001", "1001101")),
+    (trust.PNDP([1, 2]), ("1111", "0110", "0110"), ("1111", "0110", "0110111")),
+    (trust.Eavesdropper(), ("1111", "0000", "0000"), ("1111", "0000", "0000000")),
+    (trust.Colluding((2,)), ("1111", "0010", "0010"), ("1111", "0010", "0010011")),
+    (trust.FullCollusion(), ("1111", "0111", "0111"), ("1111", "0111", "0111111")),
+    (trust.ReleasedOnly(), ("0000", "0000", "0000"), ("0000", "0000", "0000000")),
     ids=lambda value: getattr(value, "name", None),
 )
 def test_masks_by_hand(model, dp, decor):
@@ -60,16 +58,13 @@ def test_zip_dl_masks_list_single_messages():
     assert masks(trust.PNDP([1]), ZIP) == ("0100010", "010", "0011100")
     assert masks(trust.PNDP([0]), ZIP) == ("0010000", "100", "1100000")
     with_own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
-    assert masks(trust.PNDP([1]), with_own)[0] == "0101010"
-    assert masks(trust.LDP(), with_own)[0] == "1111111"
+    assert (masks(trust.PNDP([1]), with_own)[0], masks(trust.LDP(), with_own)[0]) == ("0101010", "1111111")
 
 
 def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
     algorithm = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([2.0, 1, 0, 0]), groups=[[0, 1]])
-    assert masks(trust.Eavesdropper(), algorithm)[2] == "00"
-    assert masks(trust.LDP(), algorithm)[2] == "11"
-    assert masks(trust.PNDP([0]), algorithm)[2] == "11"
-    assert masks(trust.PNDP([3]), algorithm)[2] == "00"
+    assert (masks(trust.Eavesdropper(), algorithm)[2], masks(trust.LDP(), algorithm)[2]) == ("00", "11")
+    assert (masks(trust.PNDP([0]), algorithm)[2], masks(trust.PNDP([3]), algorithm)[2]) == ("11", "00")
     alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([0.0, 0, 1, 0]), groups=[[2]])
     assert masks(trust.LDP(), alone)[2] == "0"
     refuses("must be zero outside", lambda: algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]]))
@@ -99,8 +94,6 @@ def test_central_sees_the_average_of_each_round():
 
 
 # ---- released models -----------------------------------------------------------------------------------------------
-
-
 def test_released_models_are_further_rows():
     messages, final = gossip_messages(PATH.gossip, 2, rate=0.5)
     seen = messages.reshape(2, 4, 8)[:, 1]
@@ -111,8 +104,7 @@ def test_released_models_are_further_rows():
         hidden = np.vstack([seen, rows])
         hidden[:, [0, 4]] = 0  # the attacker knows its noise
         assert_allclose(view.dense_noise(), hidden, atol=1e-14)
-    assert trust.PNDP([0]).view(DP, 1).release == "all"
-    assert trust.ReleasedOnly().view(DP, 1).release == "all"
+    assert (trust.PNDP([0]).view(DP, 1).release, trust.ReleasedOnly().view(DP, 1).release) == ("all", "all")
     assert trust.Central().view(DP).release == "all"
     assert FROM_MASKS(release="average").view(DP).release == "average"
 
@@ -140,8 +132,6 @@ def test_not_applicable_is_no_way_to_hide_released_models():
 
 
 # ---- nodes --------------------------------------------------------------------------------------------------------
-
-
 def test_nodes_by_index_label_and_number():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("florentine")), EveryStep(1))
     assert trust.base.nodes_of(algorithm, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
@@ -173,8 +163,6 @@ def test_pndp_needs_receivers():
 
 
 # ---- coalitions ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("q", range(4))
 def test_members_of_coalitions(q):
     members = list(trust.Coalitions(q).members(DP))
@@ -200,8 +188,6 @@ def test_coalitions_refuse():
 
 
 # ---- own masks ----------------------------------------------------------------------------------------------------
-
-
 def test_masks_of_all_shapes():
     tapped = np.array([False, True, True, False])
     for given_mask in (tapped, np.tile(tapped, (2, 1)), tapped.tolist(), lambda algorithm: tapped):
@@ -253,8 +239,6 @@ def test_a_default_argument_is_no_victim():
 
 
 # ---- comparing ----------------------------------------------------------------------------------------------------
-
-
 def test_who_sees_at_least_what():
     everything = [trust.Colluding((0,)), trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.Eavesdropper()]
     for weaker in everything:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH
@@ -23,9 +23,8 @@ from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.testing import integer_views
 from mfdl.trust.knowledge import Knowledge
 
+
 # ---- bare views ---------------------------------------------------------------------------------------------------
-
-
 @given(40, case=integer_views())
 def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     A, B = case
@@ -36,28 +35,24 @@ def test_arrays_sparse_matrices_and_operators_are_one_view(case):
         assert (gram.leaks == grams[0].leaks).all()
 
 
-@pytest.mark.parametrize(
-    ("A", "B", "options", "text"),
-    [
-        (np.eye(2), np.eye(3), {}, "same number of rows"),
-        (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
-        (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
-        (np.array([[np.nan]]), np.eye(1), {}, "finite"),
-        (np.eye(1), np.array([[np.inf]]), {}, "finite"),
-        (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
-        (np.ones(3), np.ones(3), {}, "gradients"),
-        (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
-        (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
-        (np.zeros((2, 0)), np.eye(2), {}, "columns"),
-    ],
+@each(
+    "A, B, options, text",
+    (np.eye(2), np.eye(3), {}, "same number of rows"),
+    (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
+    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
+    (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+    (np.eye(1), np.array([[np.inf]]), {}, "finite"),
+    (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+    (np.ones(3), np.ones(3), {}, "gradients"),
+    (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
+    (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
+    (np.zeros((2, 0)), np.eye(2), {}, "columns"),
 )
 def test_a_view_that_does_not_fit(A, B, options, text):
     refuses(text, View, A, B, **options)
 
 
 # ---- known combinations (Lemma 11 and its side condition) ------------------------------------------------------------
-
-
 def losses(view, victims, scheme):
     return [s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)]
 
@@ -114,8 +109,6 @@ def test_the_same_attackers_with_every_message_seen_see_no_less():
 
 
 # ---- A, B and C of a view -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", [trust.Eavesdropper(), trust.Colluding((2,)), trust.PNDP([0]), trust.PNDP([0, 3])])
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.decor, algorithms.muffliato])
 def test_a_view_shows_its_factorization(build, model):
@@ -153,8 +146,6 @@ def test_no_encoder_where_a_gradient_shows_without_noise():
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
-
-
 def algorithm(nodes):
     ring = mfdl.gossip.metropolis_hastings(f"ring:n={nodes}")
     return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(ring), mfdl.Cyclic(epochs=2, period=2))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
+from effort import each
 from refusals import refuses
 from wrong_turns import (
     AB,
@@ -275,15 +276,13 @@ def test_a_wrong_turn_is_refused_with_the_way_out(row):
     require_refused(*row)
 
 
-@pytest.mark.parametrize(
-    ("call", "function", "nearest"),
-    [
-        (lambda: replay(M, TASK, seed=0), "replay", "seeds"),
-        (lambda: algorithms.mafalda(D, P, tolerence=1e-3), "mafalda", "tolerance"),
-        (lambda: algorithms.build("muffliato", D, P, rounds=3), "muffliato", "gossip_rounds"),
-        (lambda: factorization.factorize(D, P, max_iter=3), "factorize", "max_iterations"),
-        (lambda: audit.audit(M, trust=LDP, trial=3), "audit", "trials"),
-    ],
+@each(
+    "call, function, nearest",
+    (lambda: replay(M, TASK, seed=0), "replay", "seeds"),
+    (lambda: algorithms.mafalda(D, P, tolerence=1e-3), "mafalda", "tolerance"),
+    (lambda: algorithms.build("muffliato", D, P, rounds=3), "muffliato", "gossip_rounds"),
+    (lambda: factorization.factorize(D, P, max_iter=3), "factorize", "max_iterations"),
+    (lambda: audit.audit(M, trust=LDP, trial=3), "audit", "trials"),
     ids=["replay", "mafalda", "build", "factorize", "audit"],
 )
 def test_an_unknown_keyword_names_the_function_and_the_nearest_one(call, function, nearest):

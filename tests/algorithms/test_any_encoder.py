@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses, unsupported
@@ -40,17 +40,15 @@ def full_blocks(seed=0):
     return np.kron(np.tri(T), np.ones((N, N))) * rng.standard_normal((T * N, T * N)) + 4 * np.eye(T * N)
 
 
-@pytest.mark.parametrize(
+@each(
     "form",
-    [
-        C.tolist(),
-        sp.csr_array(C),
-        aslinearoperator(C),
-        np.stack([C] * N),
-        np.kron(C, np.eye(N)),
-        sp.csr_array(np.kron(C, np.eye(N))),
-        factorization.evaluate(factorization.problem(DYNAMICS, SCHEME), C, lower_bound=0.0),
-    ],
+    C.tolist(),
+    sp.csr_array(C),
+    aslinearoperator(C),
+    np.stack([C] * N),
+    np.kron(C, np.eye(N)),
+    sp.csr_array(np.kron(C, np.eye(N))),
+    factorization.evaluate(factorization.problem(DYNAMICS, SCHEME), C, lower_bound=0.0),
     ids=["list", "sparse", "operator", "per node", "joint", "sparse joint", "evaluated"],
 )
 def test_one_encoder_in_any_form_is_one_mechanism(form):
@@ -148,8 +146,6 @@ def test_wrong_encoders_are_refused_with_their_first_wrong_entry():
 
 
 # ---- own algorithms ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("over", ["steps", "nodes", "both"])
 @pytest.mark.parametrize("weights", ["all", "last:2", "released:average:3"])
 def test_the_gram_of_the_maps_is_that_of_the_dynamics(over, weights):
@@ -180,7 +176,6 @@ def test_an_own_algorithm_is_factorized_calibrated_and_trained():
 
 
 # ---- families ----------------------------------------------------------------------------------------------------
-
 LOWER = torch.ones(T, T, dtype=torch.float64).tril()
 LAG = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
 
@@ -204,14 +199,12 @@ def blocks(theta):
     return torch.kron(LOWER, torch.ones(N, N, dtype=theta.dtype)) * theta.reshape(T * N, T * N)
 
 
-@pytest.mark.parametrize(
-    ("family", "start", "over", "model"),
-    [
-        (decay_per_node, np.zeros(N), "nodes", mfdl.trust.LDP()),
-        (low_rank, np.r_[0.0, -0.1 * np.ones(N)], "both", mfdl.trust.Eavesdropper()),
-        (network, np.linspace(-0.5, 0.5, 12), "nodes", mfdl.trust.LDP()),
-        (blocks, np.eye(T * N).ravel(), "both", mfdl.trust.Eavesdropper()),
-    ],
+@each(
+    "family, start, over, model",
+    (decay_per_node, np.zeros(N), "nodes", mfdl.trust.LDP()),
+    (low_rank, np.r_[0.0, -0.1 * np.ones(N)], "both", mfdl.trust.Eavesdropper()),
+    (network, np.linspace(-0.5, 0.5, 12), "nodes", mfdl.trust.LDP()),
+    (blocks, np.eye(T * N).ravel(), "both", mfdl.trust.Eavesdropper()),
     ids=["per node", "low rank", "neural", "blocks"],
 )
 def test_a_family_of_any_shape_is_certified_and_trained_by_one_call_each(family, start, over, model):

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from numpy.testing import assert_allclose
 from refusals import refuses
 
@@ -103,14 +103,12 @@ def test_noise_of_ones_own():
     assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 
-@pytest.mark.parametrize(
-    ("maps", "way_out"),
-    [
-        ({"P": ONE, "Q": -ONE}, r"give K \(state from message\)"),
-        ({"P": ONE, "Q": -ONE, "F": ONE, "K": None}, r"give K \(state from message\)"),
-        ({"P": ONE, "K": W, "R": ONE}, r"give Q \(message from gradient\) with K"),
-        (Round(ONE, ONE, ONE), r"give K \(state from message\)"),
-    ],
+@each(
+    "maps, way_out",
+    ({"P": ONE, "Q": -ONE}, r"give K \(state from message\)"),
+    ({"P": ONE, "Q": -ONE, "F": ONE, "K": None}, r"give K \(state from message\)"),
+    ({"P": ONE, "K": W, "R": ONE}, r"give Q \(message from gradient\) with K"),
+    (Round(ONE, ONE, ONE), r"give K \(state from message\)"),
 )
 def test_maps_that_train_nothing_are_refused(maps, way_out):
     dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"))
@@ -132,20 +130,18 @@ def test_an_error_names_the_step_and_the_letter():
         from_maps({"P": ONE, "Q": ONE, "state_from_message": np.eye(2)}, EveryStep(2))
 
 
-@pytest.mark.parametrize(
-    ("maps", "options", "message"),
-    [
-        ({"P": ONE, "Q": ONE, "X": ONE}, {}, "unknown map 'X'"),
-        ({"P": ONE}, {}, r"number of nodes cannot be inferred from the maps; give a gradient map \(Q or J\)"),
-        ({"J": ONE}, {}, r"number of messages cannot be inferred from the maps; give P"),
-        ({"P": np.ones((1, 3)), "Q": np.ones((1, 3))}, {}, "sender of message 0 cannot be inferred: .*; give"),
-        ({"P": ONE, "Q": np.eye(2)}, {}, "message_from_gradient must have shape"),
-        ({"P": ONE, "Q": ONE, "K": W}, {"noise": IndependentNoise(3, 3)}, "noise must cover 2 steps x 3 nodes"),
-        ({"P": ONE, "Q": ONE}, {"transmitted": [True]}, "transmitted must be a boolean array"),
-        ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(3, 4)}, "with 4 state, as the algorithm has"),
-        ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(2, 3)}, "one row for each of 3 nodes"),
-        ({"P": ONE, "Q": ONE}, {"message_sender": [0, 1, 9]}, "message_sender must"),
-    ],
+@each(
+    "maps, options, message",
+    ({"P": ONE, "Q": ONE, "X": ONE}, {}, "unknown map 'X'"),
+    ({"P": ONE}, {}, r"number of nodes cannot be inferred from the maps; give a gradient map \(Q or J\)"),
+    ({"J": ONE}, {}, r"number of messages cannot be inferred from the maps; give P"),
+    ({"P": np.ones((1, 3)), "Q": np.ones((1, 3))}, {}, "sender of message 0 cannot be inferred: .*; give"),
+    ({"P": ONE, "Q": np.eye(2)}, {}, "message_from_gradient must have shape"),
+    ({"P": ONE, "Q": ONE, "K": W}, {"noise": IndependentNoise(3, 3)}, "noise must cover 2 steps x 3 nodes"),
+    ({"P": ONE, "Q": ONE}, {"transmitted": [True]}, "transmitted must be a boolean array"),
+    ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(3, 4)}, "with 4 state, as the algorithm has"),
+    ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(2, 3)}, "one row for each of 3 nodes"),
+    ({"P": ONE, "Q": ONE}, {"message_sender": [0, 1, 9]}, "message_sender must"),
 )
 def test_what_cannot_be_told_is_asked_for(maps, options, message):
     refuses(message, lambda: from_maps(maps, EveryStep(2), **options))

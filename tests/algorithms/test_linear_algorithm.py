@@ -112,8 +112,6 @@ def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
 
 
 # ---- content hash -----------------------------------------------------------------------------------------
-
-
 def variants():
     """Pairwise different in something that decides messages, or who is in which of them."""
     C = random_encoder(np.random.default_rng(0), 6)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -212,13 +212,11 @@ def test_what_the_equations_do_not_cover_is_refused(name):
             algorithms.build(name, Dynamics(STAR, 0.5, **options), EveryStep(2))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("delayed-dsgd", "delay=-1", "delay must be an integer >= 0, got -1"),
-        ("two-hop-dsgd", "share=1.5", r"share must lie in \[0, 1\], got 1.5"),
-        ("local-steps", "steps=0", "steps must be an integer >= 1, got 0"),
-    ],
+@each(
+    "name, text, message",
+    ("delayed-dsgd", "delay=-1", "delay must be an integer >= 0, got -1"),
+    ("two-hop-dsgd", "share=1.5", r"share must lie in \[0, 1\], got 1.5"),
+    ("local-steps", "steps=0", "steps must be an integer >= 1, got 0"),
 )
 def test_settings_out_of_range_are_refused(name, text, message):
     refuses(message, lambda: algorithms.build(name, Dynamics(STAR), EveryStep(2), **parse_parameters(name, [text])))

@@ -102,8 +102,6 @@ def test_a_planted_bug_that_is_not_seen_is_no_violation_but_is_reported(monkeypa
 
 
 # ---- long ------------------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exact:
     """The curve of two bins by quadrature, that which the canary reaches."""

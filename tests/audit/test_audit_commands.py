@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from effort import each
 
 from mfdl import files
 from mfdl.audit import Training
@@ -53,8 +54,7 @@ def test_a_refuted_claim_exits_with_one(monkeypatch, capsys):
 
 def test_a_table_row_is_about_one_victim(monkeypatch, capsys):
     monkeypatch.setattr(AuditCell, "row", lambda self: dict.fromkeys(COLUMNS, 7.25))
-    assert main(["audit", *SMALL]) == 0
-    assert capsys.readouterr().out.count("7.25") == 4
+    assert (main(["audit", *SMALL]), capsys.readouterr().out.count("7.25")) == (0, 4)
 
 
 def test_trust_models_are_named_as_for_account(capsys):
@@ -125,39 +125,34 @@ def test_a_victim_is_audited_alone(capsys):
     assert {canary["victim"] for canary in cell["audit"]["canaries"]} == {1}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--mechanism", "none"], "no finite privacy loss is claimed"),
-        (UNSEEN, "nothing of the record is seen"),
-        (["--mechanism", "mafaldo"], "mafalda"),
-        (["--trust", "lpd"], "ldp"),
-        (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std, --mu"),
-        (["--trials", "20"], "trials must be at least"),
-        (["--unit", "user"], "every-step"),
-        (["--participation", "balls-in-bins"], "give --epsilon or --noise-std"),
-        (["--planted"], "add --participation balls-in-bins (its bins are public) or --one-run"),
-        (["--canaries", "100"], "--canaries 100 is for --one-run"),
-        (["--patterns", "2"], "--patterns 2 is for --one-run"),
-        (["--victim", "0,1"], "--victim must name one node, got 0,1"),
-        (["--victim", "9"], "9"),
-        (["--one-run", "--canaries", "20"], "trials must be from 50 to 4096 canaries"),
-        (["--one-run", "--trials", "500"], "--one-run has one; give --canaries"),
-        (["--one-run", "--trials", "4000"], "--trials 4000 counts runs"),  # the default, typed
-        (["--one-run", "--unit", "user", "--participation", "every-step"], "--unit user has one user"),
-        (["--one-run", "--participation", "balls-in-bins", "--epsilon", "2", "--delta", "1e-6"], "records of public"),
-        (
-            ["--one-run", "--participation", "cyclic-poisson", "--sampling-rate", "0.5", "--noise-std", "1"],
-            "public batch",
-        ),
-        (["--one-run", "--trust", "pndp", "--attackers", "1", "--victim", "1"], "the victim is one of the attackers"),
-        (["--one-run", "--mechanism", "none"], "no finite privacy loss is claimed"),
-        (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
-        (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
-        (["--attackers", "0"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
-        (["--colluders", "0"], "--colluders belongs to trust model colluding"),
-        (["--coalition-size", "2"], "--coalition-size belongs to trust model coalitions"),
-    ],
+@each(
+    "arguments, why",
+    (["--mechanism", "none"], "no finite privacy loss is claimed"),
+    (UNSEEN, "nothing of the record is seen"),
+    (["--mechanism", "mafaldo"], "mafalda"),
+    (["--trust", "lpd"], "ldp"),
+    (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std, --mu"),
+    (["--trials", "20"], "trials must be at least"),
+    (["--unit", "user"], "every-step"),
+    (["--participation", "balls-in-bins"], "give --epsilon or --noise-std"),
+    (["--planted"], "add --participation balls-in-bins (its bins are public) or --one-run"),
+    (["--canaries", "100"], "--canaries 100 is for --one-run"),
+    (["--patterns", "2"], "--patterns 2 is for --one-run"),
+    (["--victim", "0,1"], "--victim must name one node, got 0,1"),
+    (["--victim", "9"], "9"),
+    (["--one-run", "--canaries", "20"], "trials must be from 50 to 4096 canaries"),
+    (["--one-run", "--trials", "500"], "--one-run has one; give --canaries"),
+    (["--one-run", "--trials", "4000"], "--trials 4000 counts runs"),  # the default, typed
+    (["--one-run", "--unit", "user", "--participation", "every-step"], "--unit user has one user"),
+    (["--one-run", "--participation", "balls-in-bins", "--epsilon", "2", "--delta", "1e-6"], "records of public"),
+    (["--one-run", "--participation", "cyclic-poisson", "--sampling-rate", "0.5", "--noise-std", "1"], "public batch"),
+    (["--one-run", "--trust", "pndp", "--attackers", "1", "--victim", "1"], "the victim is one of the attackers"),
+    (["--one-run", "--mechanism", "none"], "no finite privacy loss is claimed"),
+    (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
+    (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
+    (["--attackers", "0"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
+    (["--colluders", "0"], "--colluders belongs to trust model colluding"),
+    (["--coalition-size", "2"], "--coalition-size belongs to trust model coalitions"),
 )
 def test_refusals_exit_with_two_and_say_what_to_change(arguments, why, capsys):
     assert main(["audit", "--graph", "path:n=3", *arguments]) == 2
@@ -185,8 +180,7 @@ def test_keys_and_words(capsys):
     assert set(bare) == set(noisy) == {"noise_std", "nodes", "exposed", "num_combinations", "combinations"}
     assert all(set(node) == NODE_KEYS for node in bare["nodes"] + noisy["nodes"])
     assert [node["status"] for node in bare["nodes"]] == ["attacker", "exposed", "exposed", "hidden", "hidden"]
-    assert bare["exposed"] == ["1", "2"]
-    assert [node["distance"] for node in bare["nodes"]] == [0, 1, 2, 3, 4]
+    assert (bare["exposed"], [node["distance"] for node in bare["nodes"]]) == (["1", "2"], [0, 1, 2, 3, 4])
     assert [node["error_std"] for node in bare["nodes"]] == [0, 0, 0, "inf", "inf"]
     assert noisy["exposed"] == []
     assert answer["attackers"] == ["0"]
@@ -304,24 +298,22 @@ def test_other_trust_models(capsys, trust):
     assert not answer["with_noise"]["exposed"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--graph", "ring:n=4"], "needs --attackers A,B"),
-        (["--graph", "ring:n=4", "--attackers", "9"], "node '9' is not in graph"),
-        (["--graph", "ring:n=4", "--attackers", "0", "--trust", "ldp"], "--attackers belongs to trust model pndp"),
-        (["--trust", "coalitions"], "has several possible attackers"),
-        (["--trust", "pndpp"], "did you mean 'pndp'"),
-        (["--attackers", "Medici", "--steps", "0"], "steps must be an integer >= 1"),
-        (["--attackers", "Medici", "--mu", "0"], "mu must be a finite number > 0"),
-        (["--attackers", "Medici", "--mu", "1", "--noise-std", "1"], "--noise-std or --mu, not both"),
-        (["--attackers", "Medici", "--mechanism", "d-sgd", "--mu", "1"], "need a mechanism with noise"),
-        (["--attackers", "Medici", "--gradients", "constnat"], "did you mean 'constant'"),
-        (["--attackers", "Medici", "--mechanism", "mafald"], "did you mean 'mafalda'"),
-        (["--attackers", "Medici", "--mechanism", "d-sgd", "--unit", "usr"], "did you mean 'user'"),
-        (["--attackers", "Medici", "--release", "some"], "unknown release 'some'"),
-        (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps"),
-    ],
+@each(
+    "arguments, message",
+    (["--graph", "ring:n=4"], "needs --attackers A,B"),
+    (["--graph", "ring:n=4", "--attackers", "9"], "node '9' is not in graph"),
+    (["--graph", "ring:n=4", "--attackers", "0", "--trust", "ldp"], "--attackers belongs to trust model pndp"),
+    (["--trust", "coalitions"], "has several possible attackers"),
+    (["--trust", "pndpp"], "did you mean 'pndp'"),
+    (["--attackers", "Medici", "--steps", "0"], "steps must be an integer >= 1"),
+    (["--attackers", "Medici", "--mu", "0"], "mu must be a finite number > 0"),
+    (["--attackers", "Medici", "--mu", "1", "--noise-std", "1"], "--noise-std or --mu, not both"),
+    (["--attackers", "Medici", "--mechanism", "d-sgd", "--mu", "1"], "need a mechanism with noise"),
+    (["--attackers", "Medici", "--gradients", "constnat"], "did you mean 'constant'"),
+    (["--attackers", "Medici", "--mechanism", "mafald"], "did you mean 'mafalda'"),
+    (["--attackers", "Medici", "--mechanism", "d-sgd", "--unit", "usr"], "did you mean 'user'"),
+    (["--attackers", "Medici", "--release", "some"], "unknown release 'some'"),
+    (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps"),
 )
 def test_refusals_are_one_line(capsys, arguments, message):
     assert main(["attack", *arguments]) == 2
@@ -331,8 +323,6 @@ def test_refusals_are_one_line(capsys, arguments, message):
 
 
 # ---- docs/howto_attack.md --------------------------------------------------------------------------------------------
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "howto_attack.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE, re.DOTALL)
 

@@ -300,8 +300,6 @@ def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
 
 
 # ---- nodes that are offline ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_no_claim_of_a_run_with_absences_is_refuted():
     names = ("dp-dsgd", "mafalda", "decor", "corn", "kronecker")

@@ -39,8 +39,6 @@ def audited(algorithm, trust=None, bug=None, **more):
 
 
 # ---- bounds from guesses ---------------------------------------------------------------------------------------------
-
-
 def refutes(m, r, v, epsilon, delta, probability):
     inverse = one_run.approximate_inverse(delta)
     return bool(Guesses(m, r, v).refuted(np.array([epsilon]), inverse, probability)[0])
@@ -189,8 +187,6 @@ def test_bounds_rise_with_right_guesses_and_with_the_probability_of_failure():
 
 
 # ---- audits ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_a_true_claim_stands_and_the_bounds_are_not_far_from_it(name, adjacency):

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from effort import each
 from refusals import refuses
 
 import mfdl
@@ -81,35 +82,31 @@ class TestAnswer:
         assert {row["distance"] for row in answer["victims"]} == {None}
         assert {row["adaptive_by"] for row in answer["victims"]} == {"the view"}
 
-    @pytest.mark.parametrize(
-        ("trust", "attackers"),
-        [
-            (["eavesdropper"], []),
-            (["colluding", "--colluders", "0,#2"], ["0", "2"]),
-            (["coalitions", "--coalition-size", "1"], []),
-            (["full-collusion"], []),
-            (["central"], []),
-            (["released", "--release", "average"], []),
-            (["pndp", "--attackers", "3,0"], ["0", "3"]),
-        ],
+    @each(
+        "trust, attackers",
+        (["eavesdropper"], []),
+        (["colluding", "--colluders", "0,#2"], ["0", "2"]),
+        (["coalitions", "--coalition-size", "1"], []),
+        (["full-collusion"], []),
+        (["central"], []),
+        (["released", "--release", "average"], []),
+        (["pndp", "--attackers", "3,0"], ["0", "3"]),
     )
     def test_every_trust_name(self, trust, attackers, capsys):
         answer = account(capsys, *DECOR, "--trust", *trust)
         assert answer["attackers"] == attackers
         assert [row["victim"] for row in answer["victims"]] == [u for u in "01234" if u not in attackers]
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            (["cyclic"], {"scheme": "cyclic", "epochs": 2, "period": 2}),
-            (["once-per-epoch"], {"scheme": "once-per-epoch", "epochs": 2, "period": 2}),
-            (["every-step"], {"scheme": "every-step", "steps": 4}),
-            (["single"], {"scheme": "single", "steps": 4}),
-            (
-                ["min-separation", "--steps", "5"],
-                {"scheme": "min-separation", "steps": 5, "max_participations": 2, "separation": 2},
-            ),
-        ],
+    @each(
+        "options, expected",
+        (["cyclic"], {"scheme": "cyclic", "epochs": 2, "period": 2}),
+        (["once-per-epoch"], {"scheme": "once-per-epoch", "epochs": 2, "period": 2}),
+        (["every-step"], {"scheme": "every-step", "steps": 4}),
+        (["single"], {"scheme": "single", "steps": 4}),
+        (
+            ["min-separation", "--steps", "5"],
+            {"scheme": "min-separation", "steps": 5, "max_participations": 2, "separation": 2},
+        ),
     )
     def test_participation(self, options, expected, capsys):
         assert account(capsys, *SMALL, "--participation", *options)["participation"] == expected
@@ -160,16 +157,14 @@ class TestBudgets:
 
 
 class TestNoise:
-    @pytest.mark.parametrize(
+    @each(
         "options",
-        [
-            [],
-            ["--calibrate-under", "ldp"],
-            ["--trust", "pndp", "--attackers", "0"],
-            ["--trust", "pndp", "--attackers", "0", "--calibrate-under", "pndp"],
-            ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--release", "none", "--lipschitz", "0.5"],
-            ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
-        ],
+        [],
+        ["--calibrate-under", "ldp"],
+        ["--trust", "pndp", "--attackers", "0"],
+        ["--trust", "pndp", "--attackers", "0", "--calibrate-under", "pndp"],
+        ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--release", "none", "--lipschitz", "0.5"],
+        ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
     )
     def test_mu_is_met_and_not_exceeded(self, options, capsys):
         assert 0.69 < account(capsys, *SMALL, "--mu", "0.7", *options)["worst_mu_adaptive"] <= 0.7 * (1 + 1e-9)
@@ -244,52 +239,50 @@ def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
 FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--trust", "pndp", "--attackers", "Medicci"], "did you mean 'Medici'?"),
-        (["--trust", "pndp", "--attackers", "#15"], "'#0' to '#14'"),
-        ([*FLORENTINE, "--victims", "Strozi"], "did you mean 'Strozzi'?"),
-        (["--graph", "path:n=2", "--trust", "pndp", "--attackers", "0,1"], "no victim is left"),
-        (["--trust", "pnpd", "--attackers", "Medici"], "unknown trust model 'pnpd'; did you mean 'pndp'?"),
-        (["--trust", "pndp"], "trust model pndp needs --attackers A,B or --all-attackers"),
-        (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
-        (["--trust", "colluding"], "needs --colluders"),
-        (["--trust", "coalitions"], "needs --coalition-size"),
-        (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
-        (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
-        ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
-        (["--noise-std", "-1"], "noise_std must be"),
-        (["--noise-std", "nan"], "noise_std must be"),
-        (["--mu", "0"], "mu must be"),
-        (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"),
-        (["--calibrate-under", "ldp"], "give --mu"),
-        (["--mu", "1", "--calibrate-under", "pndp"], "trust model pndp needs"),
-        (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
-        (["--steps", "7"], "steps must be epochs * period, got steps=7"),
-        (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
-        (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
-        (["--participation", "every-step", "--steps", "0"], "steps must be"),
-        (["--participation", "cylic"], "did you mean 'cyclic'?"),
-        (["--release", "some"], "unknown release 'some'"),
-        (["--bound", "exat"], "did you mean 'exact'?"),
-        (["--adjacency", "replace"], "did you mean 'replace-one'?"),
-        (["--delta", "1"], "delta must be"),
-        (["--clip-norm", "0"], "clip_norm must be"),
-        (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"),
-        (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
-        (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
-        (["--unit", "user"], "--unit user needs --participation every-step"),
-        ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
-        (["--same-steps"], "give --owners"),
-        (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
-        (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
-        (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
-        (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
-        (["--out", __file__], "it is a file; give a folder"),
-    ],
+@each(
+    "arguments, message",
+    (["--trust", "pndp", "--attackers", "Medicci"], "did you mean 'Medici'?"),
+    (["--trust", "pndp", "--attackers", "#15"], "'#0' to '#14'"),
+    ([*FLORENTINE, "--victims", "Strozi"], "did you mean 'Strozzi'?"),
+    (["--graph", "path:n=2", "--trust", "pndp", "--attackers", "0,1"], "no victim is left"),
+    (["--trust", "pnpd", "--attackers", "Medici"], "unknown trust model 'pnpd'; did you mean 'pndp'?"),
+    (["--trust", "pndp"], "trust model pndp needs --attackers A,B or --all-attackers"),
+    (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
+    (["--trust", "colluding"], "needs --colluders"),
+    (["--trust", "coalitions"], "needs --coalition-size"),
+    (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
+    (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
+    ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
+    (["--noise-std", "-1"], "noise_std must be"),
+    (["--noise-std", "nan"], "noise_std must be"),
+    (["--mu", "0"], "mu must be"),
+    (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"),
+    (["--calibrate-under", "ldp"], "give --mu"),
+    (["--mu", "1", "--calibrate-under", "pndp"], "trust model pndp needs"),
+    (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
+    (["--steps", "7"], "steps must be epochs * period, got steps=7"),
+    (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
+    (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
+    (["--participation", "every-step", "--steps", "0"], "steps must be"),
+    (["--participation", "cylic"], "did you mean 'cyclic'?"),
+    (["--release", "some"], "unknown release 'some'"),
+    (["--bound", "exat"], "did you mean 'exact'?"),
+    (["--adjacency", "replace"], "did you mean 'replace-one'?"),
+    (["--delta", "1"], "delta must be"),
+    (["--clip-norm", "0"], "clip_norm must be"),
+    (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"),
+    (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
+    (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
+    (["--unit", "user"], "--unit user needs --participation every-step"),
+    ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
+    (["--same-steps"], "give --owners"),
+    (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
+    (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
+    (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
+    (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
+    (["--out", __file__], "it is a file; give a folder"),
 )
 def test_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *arguments]) == 2
@@ -309,14 +302,12 @@ def test_table_and_sentences(capsys):
     assert "│ 3.066 │" in output  # sqrt(9.3986) = 3.06571
 
 
-@pytest.mark.parametrize(
-    ("options", "rows"),
-    [
-        ([], ["all 5 nodes"]),
-        (["--victims", "0,2"], ["all 2 victims"]),
-        (["--participation", "balls-in-bins", "--epsilon", "3", "--delta", "1e-6"], ["all 5 nodes"]),
-        (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
-    ],
+@each(
+    "options, rows",
+    ([], ["all 5 nodes"]),
+    (["--victims", "0,2"], ["all 2 victims"]),
+    (["--participation", "balls-in-bins", "--epsilon", "3", "--delta", "1e-6"], ["all 5 nodes"]),
+    (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
 )
 def test_equal_losses_are_one_row(options, rows, capsys):
     """Up to rounding; a row for each of ten equal nodes said nothing, and "the 10 largest" was not true of them."""
@@ -431,21 +422,19 @@ def test_the_table_has_no_column_of_mu(capsys):
     assert "no mu" in output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
-        (["--noise-multiplier", "1"], "give --noise-std, or --epsilon"),
-        (["--lipschitz", "1"], "--lipschitz 1.0"),
-        (["--trust", "pndp", "--attackers", "0", "--release", "none"], "--release none"),
-        (["--trust", "pndp", "--all-attackers"], "--all-attackers: "),
-        (["--unit", "user"], "--unit user needs"),
-        (["--steps", "7"], "steps must be"),
-        (["--epsilon", "0"], "epsilon must be"),
-        (["--epsilon", "1", "--noise-std", "1"], "got --noise-std and --epsilon"),
-        (["--mechanism", "zip-dl"], "take dp_dsgd, decor or corn"),
-        (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
-    ],
+@each(
+    "arguments, message",
+    (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
+    (["--noise-multiplier", "1"], "give --noise-std, or --epsilon"),
+    (["--lipschitz", "1"], "--lipschitz 1.0"),
+    (["--trust", "pndp", "--attackers", "0", "--release", "none"], "--release none"),
+    (["--trust", "pndp", "--all-attackers"], "--all-attackers: "),
+    (["--unit", "user"], "--unit user needs"),
+    (["--steps", "7"], "steps must be"),
+    (["--epsilon", "0"], "epsilon must be"),
+    (["--epsilon", "1", "--noise-std", "1"], "got --noise-std and --epsilon"),
+    (["--mechanism", "zip-dl"], "take dp_dsgd, decor or corn"),
+    (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
 )
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *BINNED, *ASKED, *arguments]) == 2

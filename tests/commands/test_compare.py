@@ -11,6 +11,7 @@ import re
 import joblib
 import numpy as np
 import pytest
+from effort import each
 from finished_runs import step_frame
 from refusals import refuses
 
@@ -157,8 +158,6 @@ class TestFinished:
 
 
 # ---- trust models, settings, files ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     names = "none,dp-dsgd,decor,cdp,muffliato,zip-dl"
@@ -176,12 +175,10 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(
-    ("more", "unit"),
-    [
-        (["--trust", "eavesdropper", "--unit", "user", "--task", "rotated-quadratics", "--period", "1"], "user"),
-        (["--trust", "coalitions", "--coalition-size", "1"], "record"),
-    ],
+@each(
+    "more, unit",
+    (["--trust", "eavesdropper", "--unit", "user", "--task", "rotated-quadratics", "--period", "1"], "user"),
+    (["--trust", "coalitions", "--coalition-size", "1"], "record"),
 )
 def test_a_ranking_under_another_model(tmp_path, more, unit):
     """No mechanism here leaves more noise than a worse one of its family; all carry the same mu."""
@@ -227,8 +224,6 @@ def test_file_mechanism_and_table(tmp_path, capsys):
 
 
 # ---- stopping and going on, with runs that are made up ---------------------------------------------------------------
-
-
 @pytest.fixture
 def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
@@ -376,57 +371,54 @@ def test_what_workers_receive_can_be_sent():
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
 CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mu", "0"], "mu must be"),
-        (["--mu", "-1"], "mu must be"),
-        (["--mu", "nan"], "mu must be"),
-        (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
-        (["--epsilon", "1", "--delta", "1"], "delta must be"),
-        (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
-        (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
-        (["--mechanisms", "none,none"], "distinct"),
-        (["--mechanisms", ","], "at least one mechanism"),
-        (["--mechanisms", "file:none.npz"], "cannot read"),
-        (["--task", "digit"], "did you mean 'digits'"),
-        (["--graph", "florentin"], "did you mean 'florentine'"),
-        (["--gossip", "unifrm"], "did you mean 'uniform'"),
-        (["--adjacency", "replace"], "replace-one"),
-        (["--epochs", "0"], "epochs must be"),
-        (["--seeds", "0"], "seeds must be"),
-        (["--eval-every", "0"], "eval_every must be"),
-        (["--lr", "0"], "learning_rate must be"),
-        (["--clip-norm", "-1"], "clip_norm must be"),
-        (["--period", "1000"], "each node needs at least period=1000 records"),
-        (["--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--trust", "coalitions"], "needs coalition_size"),
-        (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
-        (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
-        (["--unit", "agent"], "unit"),
-        (["--trust", "pndp", "--attackers", "9"], "9"),
-        (["--partition", "dirichlet:beta=1"], "dirichlet"),
-        (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
-        (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
-        (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
-        (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
-        ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
-        (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
-        (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
-        (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),
-        ([*CORN, "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
-        ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"),
-        (["--graph", "g.csv"], "--largest-component"),
-        (["--gossip", "w.csv"], "row"),
-        (["--task", "housing"], "must be finite"),
-        (["--out", "g.csv"], "cannot write"),
-        (["--out", "g.csv/c"], "cannot write"),
-    ],
+@each(
+    "arguments, message",
+    (["--mu", "0"], "mu must be"),
+    (["--mu", "-1"], "mu must be"),
+    (["--mu", "nan"], "mu must be"),
+    (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
+    (["--epsilon", "1", "--delta", "1"], "delta must be"),
+    (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
+    (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
+    (["--mechanisms", "none,none"], "distinct"),
+    (["--mechanisms", ","], "at least one mechanism"),
+    (["--mechanisms", "file:none.npz"], "cannot read"),
+    (["--task", "digit"], "did you mean 'digits'"),
+    (["--graph", "florentin"], "did you mean 'florentine'"),
+    (["--gossip", "unifrm"], "did you mean 'uniform'"),
+    (["--adjacency", "replace"], "replace-one"),
+    (["--epochs", "0"], "epochs must be"),
+    (["--seeds", "0"], "seeds must be"),
+    (["--eval-every", "0"], "eval_every must be"),
+    (["--lr", "0"], "learning_rate must be"),
+    (["--clip-norm", "-1"], "clip_norm must be"),
+    (["--period", "1000"], "each node needs at least period=1000 records"),
+    (["--device", "abacus"], "device 'abacus' cannot be used"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--trust", "coalitions"], "needs coalition_size"),
+    (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
+    (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
+    (["--unit", "agent"], "unit"),
+    (["--trust", "pndp", "--attackers", "9"], "9"),
+    (["--partition", "dirichlet:beta=1"], "dirichlet"),
+    (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
+    (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
+    (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
+    (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
+    ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
+    (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
+    (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
+    (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),
+    ([*CORN, "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
+    ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"),
+    (["--graph", "g.csv"], "--largest-component"),
+    (["--gossip", "w.csv"], "row"),
+    (["--task", "housing"], "must be finite"),
+    (["--out", "g.csv"], "cannot write"),
+    (["--out", "g.csv/c"], "cannot write"),
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     def never(*_, **__):
@@ -447,12 +439,10 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     assert {path.name for path in tmp_path.iterdir()} == {"g.csv", "w.csv"}
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (["--trust", "pndp", "--mechanisms", "zip-dl"], "infinite loss"),
-        (["--mechanisms", "dp-dsgd,zip-dl", "--across-trust-models"], "unit='user'"),
-    ],
+@each(
+    "more, text",
+    (["--trust", "pndp", "--mechanisms", "zip-dl"], "infinite loss"),
+    (["--mechanisms", "dp-dsgd,zip-dl", "--across-trust-models"], "unit='user'"),
 )
 def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, more, text):
     assert main(["compare", *SMALL, "--out", str(tmp_path / "c"), *more]) == 2
@@ -460,21 +450,19 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
     assert not (tmp_path / "c" / "results.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
-        (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
-        (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
-        (["--epochs", ""], "--epochs must be a whole number, got ''."),
-        (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
-        (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
-        (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
-        (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
-        (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
-        (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
-        (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
-    ],
+@each(
+    "typed, message",
+    (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
+    (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
+    (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
+    (["--epochs", ""], "--epochs must be a whole number, got ''."),
+    (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
+    (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
+    (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
+    (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
+    (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
+    (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
+    (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
 )
 def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognised(typed, message, capsys):
     assert main(["compare", *typed]) == 2

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from effort import each
 from finished_runs import BUDGETS, COMPARED, step_frame
 from refusals import refuses
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
@@ -157,23 +158,20 @@ def test_several_budgets_are_told_apart_by_epsilon(capsys, tmp_path):
     result = compare(capsys, *BINS, "--epsilon", "1,2", "--mechanisms", "none,dp-dsgd", "--out", str(tmp_path))
     assert result["mu"] == [None]
     runs = {(run["mechanism"], run["epsilon"]) for run in result["runs"]}
-    assert len(runs) == 3
-    assert main(["report", str(tmp_path)]) == 0
+    assert (len(runs), main(["report", str(tmp_path)])) == (3, 0)
     page = (tmp_path / "report.html").read_text()
     assert "ε = 1" in page
     assert "ε = 2" in page
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
-        ([], "no mu; give --epsilon"),
-        (["--epsilon", "1", "--unit", "user"], "--unit user"),
-        (["--epsilon", "1", "--trust", "pndp", "--release", "all"], "--release all"),
-        (["--epsilon", "1", "--mechanisms", "zip-dl", "--across-trust-models"], "take dp_dsgd, decor or corn"),
-        (["--epsilon", "1", "--participation", "single"], "did you mean"),
-    ],
+@each(
+    "arguments, message",
+    (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
+    ([], "no mu; give --epsilon"),
+    (["--epsilon", "1", "--unit", "user"], "--unit user"),
+    (["--epsilon", "1", "--trust", "pndp", "--release", "all"], "--release all"),
+    (["--epsilon", "1", "--mechanisms", "zip-dl", "--across-trust-models"], "take dp_dsgd, decor or corn"),
+    (["--epsilon", "1", "--participation", "single"], "did you mean"),
 )
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys, tmp_path):
     assert main(["compare", *BINS, *arguments, "--out", str(tmp_path / "none")]) == 2
@@ -206,14 +204,12 @@ def test_account_meets_epsilon_of_every_victim(name, rate):
     assert Experiment(participation=name, sampling_rate=rate, **SMALLEST).scheme() == config.scheme()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"participation": "cyclic-poisson"}, "needs --sampling-rate"),
-        ({"participation": "cyclic", "sampling_rate": 0.5}, "leave it out"),
-        ({"participation": "cyclic-poisson", "sampling_rate": 1.0}, "sampling_rate"),
-        ({"participation": "random-allocation", "all_attackers": True, "trust": "pndp"}, "random-allocation assumes"),
-    ],
+@each(
+    "options, words",
+    ({"participation": "cyclic-poisson"}, "needs --sampling-rate"),
+    ({"participation": "cyclic", "sampling_rate": 0.5}, "leave it out"),
+    ({"participation": "cyclic-poisson", "sampling_rate": 1.0}, "sampling_rate"),
+    ({"participation": "random-allocation", "all_attackers": True, "trust": "pndp"}, "random-allocation assumes"),
 )
 def test_what_does_not_fit_is_refused(options, words):
     refuses(words, AccountConfig, mechanism="dp-dsgd", **{"trust": "ldp", **SMALLEST, **options})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import each
 from numpy.testing import assert_allclose
 from refusals import refuses
 
@@ -43,15 +44,13 @@ def factorize(capsys, *arguments, code=0):
     return answer_of(capsys, *SMALL, *arguments, code=code)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "status"),
-    [
-        ("mafalda", "optimal"),
-        ("mafalda-classes", "optimal"),
-        ("mafalda-l", "optimal"),
-        ("d-mf", "fixed"),
-        ("bsr", "fixed"),
-    ],
+@each(
+    "mechanism, status",
+    ("mafalda", "optimal"),
+    ("mafalda-classes", "optimal"),
+    ("mafalda-l", "optimal"),
+    ("d-mf", "fixed"),
+    ("bsr", "fixed"),
 )
 def test_json_keys_and_certificate(mechanism, status, capsys):
     answer = factorize(capsys, "--mechanism", mechanism)
@@ -80,8 +79,7 @@ def test_objective_weights_and_solver_reach_the_problem(capsys):
     plain = factorize(capsys)["objective"]
     assert factorize(capsys, "--counted-models", "message")["objective"] > plain
     autodiff = factorize(capsys, "--solver", "autodiff", "--device", "cpu")
-    assert autodiff["status"] == "optimal"
-    assert autodiff["objective"] == pytest.approx(plain, rel=2e-4)
+    assert (autodiff["status"], autodiff["objective"]) == ("optimal", pytest.approx(plain, rel=2e-4))
     both = factorize(capsys, "--mechanism", "kronecker")["objective"]
     last = factorize(capsys, "--mechanism", "kronecker", "--error-weights", "last:4:0.01")
     assert (last["error_weights"], last["objective"] < both) == ("last:4:0.01", True)
@@ -137,16 +135,13 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
     assert {name: loaded.header[name] for name in expected} == expected
     assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(loaded.header["versions"])
     again = factorize(capsys, "--mechanism", f"file:{file}")
-    assert again["status"] == "fixed"
-    assert again["objective"] == pytest.approx(answer["objective"])
+    assert (again["status"], again["objective"]) == ("fixed", pytest.approx(answer["objective"]))
     assert again["lower_bound"] == pytest.approx(answer["lower_bound"])
     assert main(["factorize", "--graph", "path:n=4", "--mechanism", f"file:{file}"]) == 2  # of other steps
     assert "was made for" in capsys.readouterr().err
 
 
 # ---- noise over nodes, and over time and nodes -----------------------------------------------------------------------
-
-
 def test_noise_over_nodes(capsys):
     """Certified corn below its pairwise form, which is decor against an outsider; --max-inverse-diagonal scales it."""
     corn = answer_of(capsys, *RING, "--mechanism", "corn", "--tolerance", "1e-6")
@@ -221,31 +216,26 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
     assert shared == pytest.approx(without * answer["objective"] / alone["objective"], rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "texts"),
-    [
-        (
-            ["--mechanism", "bsr", *SMALL],
-            [
-                "lower bound",
-                "gap │ at most 9.325 %",
-                "at most 9.325 % above that of the best encoder of any shape (certified)",
-            ],
-        ),
-        (
-            ["--mechanism", "corn", *RING, "--groups", "g.json"],
-            ["at most", "above that of the best private noise with these 2 seed groups, against an outsider (cert"],
-        ),
-        (["--mechanism", "corn", *RING], ["above that of the best covariance over nodes (certified)"]),
-        (
-            ["--mechanism", "decor", *RING, "--coalition", "1"],
-            ["best covariance over nodes, against an outsider (certified)"],
-        ),
-        (
-            ["--mechanism", "decor", *RING],
-            ["pairwise std", "private std", "an outsider", "the best covariance over nodes"],
-        ),
-    ],
+@each(
+    "options, texts",
+    (
+        ["--mechanism", "bsr", *SMALL],
+        [
+            "lower bound",
+            "gap │ at most 9.325 %",
+            "at most 9.325 % above that of the best encoder of any shape (certified)",
+        ],
+    ),
+    (
+        ["--mechanism", "corn", *RING, "--groups", "g.json"],
+        ["at most", "above that of the best private noise with these 2 seed groups, against an outsider (cert"],
+    ),
+    (["--mechanism", "corn", *RING], ["above that of the best covariance over nodes (certified)"]),
+    (
+        ["--mechanism", "decor", *RING, "--coalition", "1"],
+        ["best covariance over nodes, against an outsider (certified)"],
+    ),
+    (["--mechanism", "decor", *RING], ["pairwise std", "private std", "an outsider", "the best covariance over nodes"]),
 )
 def test_the_table_and_what_the_certificate_ranges_over(options, texts, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -256,46 +246,42 @@ def test_the_table_and_what_the_certificate_ranges_over(options, texts, capsys, 
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gossip", "unifrom"], "did you mean 'uniform'"),
-        (["--graph", "florentin"], "did you mean 'florentine'"),
-        (["--graph", "parts.csv"], "--largest-component"),
-        (["--graph", "path:n=4", "--gossip", "w.npy"], "1.25"),
-        (["--counted-models", "post"], "unknown counted_models 'post'"),
-        (["--solver", "densee"], "did you mean 'dense'"),
-        (["--epochs", "0"], "epochs must be an integer >= 1"),
-        (["--period", "-2"], "period must be an integer >= 1"),
-        (["--tolerance", "0"], "tolerance must be"),
-        (["--max-iterations", "0"], "max_iterations must be"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--out", "parts.csv/enc.npz"], "cannot write"),
-        (["--out", "taken.npz"], "it is a folder"),
-        (["--mechanism", "file:none.npz"], "cannot read"),
-        (["--mechanism", "none"], "unknown mechanism 'none'"),
-        (["--mechanism", "mafalda-l", "--solver", "autodiff"], "--solver dense only"),
-        (["--mechanism", "mafalda", "--coalition", "1"], "--coalition does not apply to mafalda"),
-        (["--mechanism", "corm"], "did you mean 'corn'"),
-        (["--mechanism", "corn", "--epochs", "3"], "--epochs does not apply to corn"),
-        (["--mechanism", "corn", "--coalition", "15"], "below the number of nodes"),
-        (["--mechanism", "corn", "--groups", "absent.json"], "cannot read"),
-        (["--mechanism", "corn", "--max-inverse-diagonal", "0"], "max_inverse_diagonal"),
-        (["--mechanism", "corn", "--coalition", "1", "--solver", "simplex"], "solver"),
-        (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
-        (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
-        (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
-        (["--mechanism", "per-mode", "--coalition", "1"], "--coalition does not apply to per-mode"),
-        (["--mechanism", "joint", "--groups", "g.json"], "--groups does not apply to joint"),
-        (["--mechanism", "joint", "--epochs", "100"], "limited to T n"),
-        (["--mechanism", "kronecker", "--horizon", "2"], "--horizon does not apply to kronecker"),
-        (["--mechanism", "kronecker", "--solver", "autodiff"], "--solver does not apply to kronecker"),
-        (["--mechanism", "kronecker", "--error-weights", "first:3"], "first"),
-        (["--mechanism", "kronecker", "--error-weights", "last:4000"], "counts the last 4000"),
-        (["--mechanism", "kronecker", "--gossip", "uniform"], "metropolis-hastings"),
-    ],
+@each(
+    "arguments, message",
+    (["--gossip", "unifrom"], "did you mean 'uniform'"),
+    (["--graph", "florentin"], "did you mean 'florentine'"),
+    (["--graph", "parts.csv"], "--largest-component"),
+    (["--graph", "path:n=4", "--gossip", "w.npy"], "1.25"),
+    (["--counted-models", "post"], "unknown counted_models 'post'"),
+    (["--solver", "densee"], "did you mean 'dense'"),
+    (["--epochs", "0"], "epochs must be an integer >= 1"),
+    (["--period", "-2"], "period must be an integer >= 1"),
+    (["--tolerance", "0"], "tolerance must be"),
+    (["--max-iterations", "0"], "max_iterations must be"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--out", "parts.csv/enc.npz"], "cannot write"),
+    (["--out", "taken.npz"], "it is a folder"),
+    (["--mechanism", "file:none.npz"], "cannot read"),
+    (["--mechanism", "none"], "unknown mechanism 'none'"),
+    (["--mechanism", "mafalda-l", "--solver", "autodiff"], "--solver dense only"),
+    (["--mechanism", "mafalda", "--coalition", "1"], "--coalition does not apply to mafalda"),
+    (["--mechanism", "corm"], "did you mean 'corn'"),
+    (["--mechanism", "corn", "--epochs", "3"], "--epochs does not apply to corn"),
+    (["--mechanism", "corn", "--coalition", "15"], "below the number of nodes"),
+    (["--mechanism", "corn", "--groups", "absent.json"], "cannot read"),
+    (["--mechanism", "corn", "--max-inverse-diagonal", "0"], "max_inverse_diagonal"),
+    (["--mechanism", "corn", "--coalition", "1", "--solver", "simplex"], "solver"),
+    (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
+    (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
+    (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
+    (["--mechanism", "per-mode", "--coalition", "1"], "--coalition does not apply to per-mode"),
+    (["--mechanism", "joint", "--groups", "g.json"], "--groups does not apply to joint"),
+    (["--mechanism", "joint", "--epochs", "100"], "limited to T n"),
+    (["--mechanism", "kronecker", "--horizon", "2"], "--horizon does not apply to kronecker"),
+    (["--mechanism", "kronecker", "--solver", "autodiff"], "--solver does not apply to kronecker"),
+    (["--mechanism", "kronecker", "--error-weights", "first:3"], "first"),
+    (["--mechanism", "kronecker", "--error-weights", "last:4000"], "counts the last 4000"),
+    (["--mechanism", "kronecker", "--gossip", "uniform"], "metropolis-hastings"),
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -311,15 +297,13 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mechanism": "mafalda", "horizon": 3}, "--horizon does not apply to mafalda: .*; got 3, leave it out"),
-        ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
-        ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
-        ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
-        ({"mechanism": "per-mode", "groups": Path("g.json")}, "--groups does not apply to per-mode"),
-    ],
+@each(
+    "fields, message",
+    ({"mechanism": "mafalda", "horizon": 3}, "--horizon does not apply to mafalda: .*; got 3, leave it out"),
+    ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
+    ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
+    ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
+    ({"mechanism": "per-mode", "groups": Path("g.json")}, "--groups does not apply to per-mode"),
 )
 def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fields, message):
     refuses(message, FactorizeConfig, **fields)
@@ -415,15 +399,13 @@ def test_mechanisms_that_optimise_are_named_by_it():
     assert {cell.mechanism for cell in sweep.cells()} == {"dp-dsgd", "mafalda@all/curvature=power:1:20"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"learning_rate": 2.0}, "training diverges; lower the rate"),
-        ({"momentum": 0.5}, "covered without momentum"),
-        ({"clip_schedule": "inverse-sqrt"}, "scales gradients, and with them the curvature"),
-        ({"curvature": "powr:1"}, "did you mean 'power'"),
-        ({"curvature": "nowhere.npy"}, "cannot be read"),
-    ],
+@each(
+    "changed, message",
+    ({"learning_rate": 2.0}, "training diverges; lower the rate"),
+    ({"momentum": 0.5}, "covered without momentum"),
+    ({"clip_schedule": "inverse-sqrt"}, "scales gradients, and with them the curvature"),
+    ({"curvature": "powr:1"}, "did you mean 'power'"),
+    ({"curvature": "nowhere.npy"}, "cannot be read"),
 )
 def test_runs_that_do_not_have_it_are_refused_before_any_work(changed, message):
     refuses(message, Experiment, **{"mechanisms": ("mafalda",), **CURVED, **changed})

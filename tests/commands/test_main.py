@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from effort import each
 from refusals import refuses
 
 import mfdl
@@ -60,15 +61,13 @@ def test_console_script_runs_in_a_process_of_its_own(start):
     assert done.stderr.startswith("mfdl: unknown command 'factorise'; did you mean 'factorize'?")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["comapre"], "did you mean 'compare'"),
-        (["compare", "--epoch", "3"], "--epochs"),
-        (["compare", "--epochs", "many"], "--epochs must be a whole number, got 'many'"),
-        (["factorize", "--mechanism", "mafald"], "did you mean 'mafalda'"),
-        (["compare", "--config", "missing.toml"], "cannot read --config missing.toml"),
-    ],
+@each(
+    "arguments, message",
+    (["comapre"], "did you mean 'compare'"),
+    (["compare", "--epoch", "3"], "--epochs"),
+    (["compare", "--epochs", "many"], "--epochs must be a whole number, got 'many'"),
+    (["factorize", "--mechanism", "mafald"], "did you mean 'mafalda'"),
+    (["compare", "--config", "missing.toml"], "cannot read --config missing.toml"),
 )
 def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
     assert main(arguments) == 2
@@ -91,7 +90,6 @@ def test_mechanism_and_mechanisms_are_one_option(name, tmp_path, capsys):
 
 
 # ---- a config is its options ---------------------------------------------------------------------------------------
-
 VALUES = {  # of a field, in a file: what its default is not
     "trust": "released", "graph": "ring:n=5", "adjacency": "zero-out", "mechanism": "mafalda",
     "mechanisms": "bsr,none",
@@ -166,22 +164,20 @@ class TestConfigFiles:
         assert main(["account", "--config", str(tmp_path / "results.json"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["steps"] == 3
 
-    @pytest.mark.parametrize(
-        ("name", "content", "message"),
-        [
-            ("o.toml", "epoch = 3", "epoch: unknown key; did you mean 'epochs'?"),
-            ("o.toml", "epochs = ", "is not valid TOML"),
-            ("o.toml", "epochs = [1, 2]", "epochs: must be a text, a number or a list of texts"),
-            ("o.toml", "json = true", "json: unknown key"),
-            ("o.toml", 'epochs = "2"', "epochs: must be an integer, got '2'; write it without quotes"),
-            ("o.toml", 'tolerance = "1"', "tolerance: must be a number, got '1'; write it without quotes"),
-            ("o.toml", "epochs = true", "epochs: must be an integer, got True"),
-            ("o.toml", "graph = 3", "graph: must be a text, got 3"),
-            ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
-            ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
-            ("results.json", "{}", "no `config` object"),
-            ("results.json", "{", "is not valid JSON"),
-        ],
+    @each(
+        "name, content, message",
+        ("o.toml", "epoch = 3", "epoch: unknown key; did you mean 'epochs'?"),
+        ("o.toml", "epochs = ", "is not valid TOML"),
+        ("o.toml", "epochs = [1, 2]", "epochs: must be a text, a number or a list of texts"),
+        ("o.toml", "json = true", "json: unknown key"),
+        ("o.toml", 'epochs = "2"', "epochs: must be an integer, got '2'; write it without quotes"),
+        ("o.toml", 'tolerance = "1"', "tolerance: must be a number, got '1'; write it without quotes"),
+        ("o.toml", "epochs = true", "epochs: must be an integer, got True"),
+        ("o.toml", "graph = 3", "graph: must be a text, got 3"),
+        ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
+        ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
+        ("results.json", "{}", "no `config` object"),
+        ("results.json", "{", "is not valid JSON"),
     )
     def test_refused(self, name, content, message, tmp_path, capsys):
         (tmp_path / name).write_text(content)
@@ -193,12 +189,10 @@ class TestConfigFiles:
 LONG = ["--epochs", "1001", "--period", "1000"]
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
-    [
-        ["attack", "--attacker", "0", "--steps", "1000001"],
-        *([name, *LONG] for name in ("audit", "account", "factorize")),
-    ],
+    ["attack", "--attacker", "0", "--steps", "1000001"],
+    *([name, *LONG] for name in ("audit", "account", "factorize")),
     ids=lambda arguments: arguments[0],
 )
 def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, capsys):
@@ -220,19 +214,17 @@ def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, cap
     assert main([*last_two, str(largest - 1), "--out", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["account", "--epsilon", "2"], "--epsilon 2 needs --delta in (0, 1), e.g. --delta 1e-6"),
-        (["compare", "--epsilon", "1,2"], "--epsilon 1 needs --delta"),
-        (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
-        (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
-        (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
-        (["account", "--adjacency", "substitution"], "unknown adjacency 'substitution'; it is called 'replace-one"),
-        (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
-        (["compare", "--learning-rate", "1"], "it is called --lr here."),
-        (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
-    ],
+@each(
+    "command, message",
+    (["account", "--epsilon", "2"], "--epsilon 2 needs --delta in (0, 1), e.g. --delta 1e-6"),
+    (["compare", "--epsilon", "1,2"], "--epsilon 1 needs --delta"),
+    (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
+    (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
+    (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
+    (["account", "--adjacency", "substitution"], "unknown adjacency 'substitution'; it is called 'replace-one"),
+    (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
+    (["compare", "--learning-rate", "1"], "it is called --lr here."),
+    (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
 )
 def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
     command, message, tmp_path, monkeypatch, capsys
@@ -345,8 +337,7 @@ def listed():
 def test_a_command_of_another_package_is_listed_runs_and_corrects_its_name(installed, capsys):
     installed(extensions.COMMANDS, "greet", f"{__name__}:say_hello")
     assert listed().index("report") < listed().index("greet") < listed().index("mechanisms")
-    assert main(["greet", "--name", "all"]) == 0
-    assert capsys.readouterr().out == "hello all\n"
+    assert (main(["greet", "--name", "all"]), capsys.readouterr().out) == (0, "hello all\n")
     assert main(["--help"]) == 0
     assert "greet       Greet." in capsys.readouterr().out
     assert main(["gret"]) == 2
@@ -355,8 +346,7 @@ def test_a_command_of_another_package_is_listed_runs_and_corrects_its_name(insta
 
 def test_no_package_replaces_a_command_of_this_one(installed, capsys):
     installed(extensions.COMMANDS, "trust", f"{__name__}:say_hello")
-    assert listed().count("trust") == 1
-    assert main(["trust", "list", "--json"]) == 0
+    assert (listed().count("trust"), main(["trust", "list", "--json"])) == (1, 0)
     assert len(json.loads(capsys.readouterr().out)) == 9
 
 

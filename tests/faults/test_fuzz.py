@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import EFFORT, given
+from effort import EFFORT, each, given
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -61,8 +61,6 @@ def test_clear_words_or_success(surface):
 
 
 # ---- the judge sees what it is for --------------------------------------------------------------------------------
-
-
 def judged(act, tmp_path, seconds=60.0, before=()):
     CASES.SURFACES["planted"] = lambda random, folder: act
     try:
@@ -89,23 +87,21 @@ def for_ever():
             raise AssertionError from None
 
 
-@pytest.mark.parametrize(
-    ("act", "kind"),
-    [
-        (lambda: None, "accepted"),
-        (lambda: refuse("n must be at least 1, got 0."), "refused"),
-        (lambda: refuse("bad"), "no words"),
-        (broken, "traceback"),
-        (for_ever, "hang"),
-        (lambda: sys.exit(0), "traceback"),
-        (lambda: Path("a.json").write_text("{") and None, "partial file"),
-        (lambda: Path(".a.json.x.tmp").write_text("{}") and None, "partial file"),
-        (lambda: Path("a.npz").write_bytes(b"PK") and None, "partial file"),
-        (lambda: Path("a.json").write_text("{}") and None, "accepted"),
-        (lambda: Path("kept.json").unlink() or refuse("n must be at least 1, got 0."), "partial file"),
-        (lambda: CASES.command(["factorize", "--epochs", "-1"]), "refused"),
-        (lambda: CASES.command(["mechanisms"]), "accepted"),
-    ],
+@each(
+    "act, kind",
+    (lambda: None, "accepted"),
+    (lambda: refuse("n must be at least 1, got 0."), "refused"),
+    (lambda: refuse("bad"), "no words"),
+    (broken, "traceback"),
+    (for_ever, "hang"),
+    (lambda: sys.exit(0), "traceback"),
+    (lambda: Path("a.json").write_text("{") and None, "partial file"),
+    (lambda: Path(".a.json.x.tmp").write_text("{}") and None, "partial file"),
+    (lambda: Path("a.npz").write_bytes(b"PK") and None, "partial file"),
+    (lambda: Path("a.json").write_text("{}") and None, "accepted"),
+    (lambda: Path("kept.json").unlink() or refuse("n must be at least 1, got 0."), "partial file"),
+    (lambda: CASES.command(["factorize", "--epochs", "-1"]), "refused"),
+    (lambda: CASES.command(["mechanisms"]), "accepted"),
 )
 def test_the_judge(act, kind, tmp_path):
     seconds = 0.2 if kind == "hang" else 60.0
@@ -130,23 +126,21 @@ def bad_npy(folder):
     return mfdl.gossip.load(str(folder / "W.npy"), mfdl.graphs.load("ring:n=3"))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda _: ErrorWeights("last:inf"), "whole number of steps"),
-        (lambda _: ErrorWeights("last:nan"), "whole number of steps"),
-        (lambda _: mfdl.trust.named(["ldp"]), "unknown trust model"),
-        (lambda _: mfdl.trust.named(0.5), "unknown trust model"),
-        (lambda _: Explicit(3, 2), "sequences of steps"),
-        (lambda _: mfdl.gossip.from_array([[1.0], [0.5, 0.5]]), "weights must be"),
-        (lambda _: mfdl.gossip.from_array(np.eye(2) * 1j), "real numbers"),
-        (lambda _: sensitivity_by_victim(PLAIN, mfdl.trust.LDP(), lipschitz=1j), "lipschitz must be"),
-        (lambda _: sensitivity_by_victim(PLAIN, 1j), "trust must be a trust model"),
-        (lambda _: optimal_covariance(RING, max_inverse_diagonal=1e-307), "max_inverse_diagonal"),
-        (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1e-9, **HOW), "at most 1e\\+06 to be audited"),
-        (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1.0, trials=10**9, **HOW), "trials must be at most"),
-        (bad_npy, "not a .npy file"),
-    ],
+@each(
+    "call, words",
+    (lambda _: ErrorWeights("last:inf"), "whole number of steps"),
+    (lambda _: ErrorWeights("last:nan"), "whole number of steps"),
+    (lambda _: mfdl.trust.named(["ldp"]), "unknown trust model"),
+    (lambda _: mfdl.trust.named(0.5), "unknown trust model"),
+    (lambda _: Explicit(3, 2), "sequences of steps"),
+    (lambda _: mfdl.gossip.from_array([[1.0], [0.5, 0.5]]), "weights must be"),
+    (lambda _: mfdl.gossip.from_array(np.eye(2) * 1j), "real numbers"),
+    (lambda _: sensitivity_by_victim(PLAIN, mfdl.trust.LDP(), lipschitz=1j), "lipschitz must be"),
+    (lambda _: sensitivity_by_victim(PLAIN, 1j), "trust must be a trust model"),
+    (lambda _: optimal_covariance(RING, max_inverse_diagonal=1e-307), "max_inverse_diagonal"),
+    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1e-9, **HOW), "at most 1e\\+06 to be audited"),
+    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1.0, trials=10**9, **HOW), "trials must be at most"),
+    (bad_npy, "not a .npy file"),
 )
 def test_refused_in_words(call, words, tmp_path):
     refuses(words, call, tmp_path)

@@ -40,8 +40,6 @@ def listed(noise, steps=None, **options):
 
 
 # ---- keys and base normals -------------------------------------------------------------------------------------------
-
-
 def test_keys():
     """Public names of keys: what they derive, by contexts of every type."""
     contexts = [("holders", 0), ("holders", 0, 1), ("pair", 3, -7), ("replay", "a", 2**70), ("b", b"\0\xff"), ("", b"")]
@@ -70,8 +68,6 @@ def test_base_normals():
 
 
 # ---- noise of mechanisms and encoders --------------------------------------------------------------------------------
-
-
 def test_noise_of_every_mechanism():
     """What each slot adds in each step."""
     schemes = {name: "balls-in-bins" if name.endswith("-bins") else "cyclic" for name in mechanism_names()}

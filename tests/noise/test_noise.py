@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from noises import OwnNoise, cases
 from numpy.testing import assert_allclose, assert_array_equal
@@ -256,13 +256,11 @@ def test_joint_noise_that_is_too_large_is_refused_before_it_is_made():
 
 
 @pytest.mark.parametrize("encoder", ["abc", b"abc", ["abc", "abcd"], object()])
-@pytest.mark.parametrize(
+@each(
     "build",
-    [
-        lambda encoder: LocalNoise(encoder, 3),
-        lambda encoder: CausalNoise(encoder, num_steps=3, num_nodes=3),
-        lambda encoder: JointNoise(encoder, 3, 3),
-    ],
+    lambda encoder: LocalNoise(encoder, 3),
+    lambda encoder: CausalNoise(encoder, num_steps=3, num_nodes=3),
+    lambda encoder: JointNoise(encoder, 3, 3),
 )
 def test_an_encoder_that_is_no_array_of_numbers_is_refused_by_what_it_is(build, encoder):
     refuses("encoder must be a numeric array .*got", build, encoder)

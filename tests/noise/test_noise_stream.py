@@ -159,8 +159,6 @@ def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
 
 
 # ---- covariance -------------------------------------------------------------------------------------------
-
-
 def allowance(scale, dim, entries):
     """How far entries of a sample covariance of `dim` Gaussian vectors may lie from the truth.
 
@@ -210,8 +208,6 @@ def test_coordinates_are_independent():
 
 
 # ---- reuse and the end ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", NOISY)
 def test_no_two_keys_tensors_nodes_or_steps_share_noise(kind):
     """Each number alone: doubles of that precision collide by chance with probability below 1e-6."""

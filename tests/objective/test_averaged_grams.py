@@ -6,7 +6,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -227,16 +227,14 @@ ON_RING = NoiseObjective(mfdl.Dynamics(RING), 2)
 TWICE = NoiseObjective(mfdl.Dynamics(RING, gossip_rounds=2), 2)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ON_RING.averaged(randomized.peers(5, 2)), "the 4 nodes of dynamics"),
-        (lambda: TWICE.averaged(randomized.nodes(RING, 0.1)), "one gossip round in each step, got gossip_rounds=2"),
-        (lambda: randomized.links(RING, 1.0), r"rate must lie in \[0, 1\), got 1"),
-        (lambda: randomized.peers(3, 3), "count must be below the number of nodes, 3"),
-        (lambda: ON_RING.averaged(RING), "random must be"),
-        (lambda: ON_RING.over_steps(np.ones((3, 4), dtype=bool)), "each of 2 steps, got 3"),
-    ],
+@each(
+    "call, message",
+    (lambda: ON_RING.averaged(randomized.peers(5, 2)), "the 4 nodes of dynamics"),
+    (lambda: TWICE.averaged(randomized.nodes(RING, 0.1)), "one gossip round in each step, got gossip_rounds=2"),
+    (lambda: randomized.links(RING, 1.0), r"rate must lie in \[0, 1\), got 1"),
+    (lambda: randomized.peers(3, 3), "count must be below the number of nodes, 3"),
+    (lambda: ON_RING.averaged(RING), "random must be"),
+    (lambda: ON_RING.over_steps(np.ones((3, 4), dtype=bool)), "each of 2 steps, got 3"),
 )
 def test_arguments_that_do_not_fit_are_refused(call, message):
     refuses(message, call)

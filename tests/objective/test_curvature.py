@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -24,8 +24,6 @@ CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 
 # Spectra
-
-
 @pytest.mark.parametrize(
     ("text", "eigenvalues"),
     [("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])],
@@ -55,34 +53,32 @@ def test_spectra_from_files(tmp_path, suffix):
     assert ErrorWeights.parse(weights.describe()).describe() == weights.describe()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Curvature([]), "1 to 1,000,000 eigenvalues"),
-        (lambda: Curvature([1.0, -1.0]), "eigenvalues of a curvature must be numbers >= 0"),
-        (lambda: Curvature([0.0]), "not all 0"),
-        (lambda: Curvature([1.0], [1.0, 2.0]), "one weight for each, got 1 and 2"),
-        (lambda: Curvature([1.0, 2.0], [1.0, -2.0]), "weights of a curvature must be numbers >= 0"),
-        (lambda: Curvature([np.nan]), "must be finite"),
-        (lambda: Curvature.parse("powr:1"), "did you mean 'power'.*.npy or .csv"),
-        (lambda: Curvature.parse("power"), r"is written power:EXPONENT\[:DIMENSION\[:LARGEST\]\]"),
-        (lambda: Curvature.parse("power:-1"), "exponent must be"),
-        (lambda: Curvature.parse("power:1:0"), "dimension must be an integer >= 1"),
-        (lambda: Curvature.parse("power:1:9999999"), "dimension must be at most 1,000,000"),
-        (lambda: Curvature.parse("nowhere.npy"), "cannot be read"),
-        (lambda: Curvature.parse("features:nowhere.txt"), "give a .npy file, or a text of numbers"),
-        (lambda: Curvature.of_features(np.zeros((0, 3))), "at least one record"),
-        (lambda: Curvature.of_features([[1.0]], factor=0), "factor must be"),
-        (lambda: ErrorWeights(curvature=[1.0]), "curvature must be"),
-        (lambda: ErrorWeights(on_the_way=-1), "on_the_way must be"),
-        (lambda: ErrorWeights.parse("all/nodes/average"), r"are written STEPS\[/TARGET\]"),
-        (lambda: ErrorWeights.parse("all/on-the-way=x"), "takes a number >= 0, got 'x'"),
-        (lambda: NoiseObjective(Dynamics(RING, 2.0), 3, CURVED), "must be below 2, got 2 \\* 1: training diverges"),
-        (lambda: NoiseObjective(Dynamics(RING, 1.5, weight_decay=0.4), 3, CURVED), "below 2, got 1.5 \\* 1.4"),
-        (lambda: NoiseObjective(Dynamics(RING, momentum=0.5), 3, CURVED), "covered without momentum, got 0.5"),
-        (lambda: NoiseObjective(Dynamics(RING), 3, ErrorWeights(on_the_way=1), "message"), "taken after averaging"),
-        (lambda: NoiseObjective(Dynamics(RING), 3).excess_loss(IndependentNoise(3, 5), 1.0), "needs a curvature"),
-    ],
+@each(
+    "call, message",
+    (lambda: Curvature([]), "1 to 1,000,000 eigenvalues"),
+    (lambda: Curvature([1.0, -1.0]), "eigenvalues of a curvature must be numbers >= 0"),
+    (lambda: Curvature([0.0]), "not all 0"),
+    (lambda: Curvature([1.0], [1.0, 2.0]), "one weight for each, got 1 and 2"),
+    (lambda: Curvature([1.0, 2.0], [1.0, -2.0]), "weights of a curvature must be numbers >= 0"),
+    (lambda: Curvature([np.nan]), "must be finite"),
+    (lambda: Curvature.parse("powr:1"), "did you mean 'power'.*.npy or .csv"),
+    (lambda: Curvature.parse("power"), r"is written power:EXPONENT\[:DIMENSION\[:LARGEST\]\]"),
+    (lambda: Curvature.parse("power:-1"), "exponent must be"),
+    (lambda: Curvature.parse("power:1:0"), "dimension must be an integer >= 1"),
+    (lambda: Curvature.parse("power:1:9999999"), "dimension must be at most 1,000,000"),
+    (lambda: Curvature.parse("nowhere.npy"), "cannot be read"),
+    (lambda: Curvature.parse("features:nowhere.txt"), "give a .npy file, or a text of numbers"),
+    (lambda: Curvature.of_features(np.zeros((0, 3))), "at least one record"),
+    (lambda: Curvature.of_features([[1.0]], factor=0), "factor must be"),
+    (lambda: ErrorWeights(curvature=[1.0]), "curvature must be"),
+    (lambda: ErrorWeights(on_the_way=-1), "on_the_way must be"),
+    (lambda: ErrorWeights.parse("all/nodes/average"), r"are written STEPS\[/TARGET\]"),
+    (lambda: ErrorWeights.parse("all/on-the-way=x"), "takes a number >= 0, got 'x'"),
+    (lambda: NoiseObjective(Dynamics(RING, 2.0), 3, CURVED), "must be below 2, got 2 \\* 1: training diverges"),
+    (lambda: NoiseObjective(Dynamics(RING, 1.5, weight_decay=0.4), 3, CURVED), "below 2, got 1.5 \\* 1.4"),
+    (lambda: NoiseObjective(Dynamics(RING, momentum=0.5), 3, CURVED), "covered without momentum, got 0.5"),
+    (lambda: NoiseObjective(Dynamics(RING), 3, ErrorWeights(on_the_way=1), "message"), "taken after averaging"),
+    (lambda: NoiseObjective(Dynamics(RING), 3).excess_loss(IndependentNoise(3, 5), 1.0), "needs a curvature"),
 )
 def test_what_is_no_curvature_is_refused(call, message):
     refuses(message, call)
@@ -103,8 +99,6 @@ def test_compression_changes_nothing(seed, T, rate, decay):
 
 
 # Noise, simulated
-
-
 def simulated(dynamics, noising, curvature, published):
     """(published, on the way): mean excess loss over nodes, by the recursion of each direction with the loss's pull.
 
@@ -266,16 +260,14 @@ def test_named_mechanisms_take_it():
     assert_allclose(mechanism.excess_loss(weights, divisors=[2.0] * 3).on_the_way.value, way.value / 4)
 
 
-@pytest.mark.parametrize(
-    ("text", "weights"),
-    [
-        ("all", [1, 1, 1, 1]),
-        ("last", [0, 0, 0, 1]),
-        ("last:3", [0, 1, 1, 1]),
-        ("last:2:0.25", [0.25, 0.25, 1, 1]),
-        ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]),
-        ("released:average:2", [0, 0, 0.5, 0.5]),
-    ],
+@each(
+    "text, weights",
+    ("all", [1, 1, 1, 1]),
+    ("last", [0, 0, 0, 1]),
+    ("last:3", [0, 1, 1, 1]),
+    ("last:2:0.25", [0.25, 0.25, 1, 1]),
+    ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]),
+    ("released:average:2", [0, 0, 0.5, 0.5]),
 )
 def test_step_weights_by_name(text, weights):
     parsed = ErrorWeights.parse(text)
@@ -283,14 +275,12 @@ def test_step_weights_by_name(text, weights):
     assert (parsed.describe(), parsed.uniform_target, parsed.of_average) == (text, True, False)
 
 
-@pytest.mark.parametrize(
-    ("model", "weights"),
-    [
-        ("last", [0, 0, 0, 1]),
-        ("average:3", [0, 1 / 3, 1 / 3, 1 / 3]),
-        ("exponential:1", np.array([1, 2, 4, 8]) / 15),
-        ("exponential:1e-9", [0, 0, 0, 1]),
-    ],
+@each(
+    "model, weights",
+    ("last", [0, 0, 0, 1]),
+    ("average:3", [0, 1 / 3, 1 / 3, 1 / 3]),
+    ("exponential:1", np.array([1, 2, 4, 8]) / 15),
+    ("exponential:1e-9", [0, 0, 0, 1]),
 )
 def test_released_models_by_name(model, weights):
     assert_allclose(ReleasedModel(model).of_steps(4), weights, rtol=1e-15)
@@ -315,40 +305,38 @@ def test_weights_proposed_for_training():
     assert_array_equal(ErrorWeights.for_training(12, 3).of_steps(12), [0.01] * 9 + [1] * 3)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ErrorWeights("lats"), "did you mean"),
-        (lambda: ErrorWeights("last:0"), "a whole number of steps >= 1"),
-        (lambda: ErrorWeights("last:2.5"), "a whole number of steps >= 1"),
-        (lambda: ErrorWeights("last:2:-1"), "floor >= 0"),
-        (lambda: ErrorWeights("last:2:1:1"), r"is written last\[:STEPS\[:FLOOR\]\], got '2:1:1'"),
-        (lambda: ErrorWeights("all:3"), "is written all, got '3'"),
-        (lambda: ErrorWeights("exponential"), "is written exponential:HALF_LIFE"),
-        (lambda: ErrorWeights("exponential:0"), "half_life must be a finite number > 0"),
-        (lambda: ErrorWeights("exponential:x"), "half_life must be a number, got 'x'"),
-        (lambda: ErrorWeights("released"), r"is written released:MODEL, .* e.g. released:average:48"),
-        (lambda: ErrorWeights([1, -1]), "step_weights must be numbers >= 0"),
-        (lambda: ErrorWeights([0, 0]), "not all zero"),
-        (lambda: ErrorWeights([]), "not all zero"),
-        (lambda: ErrorWeights([np.nan]), "must be finite"),
-        (lambda: ErrorWeights("all", "averag"), "did you mean"),
-        (lambda: ErrorWeights("all", [0, 0]), "target must be numbers >= 0"),
-        (lambda: ErrorWeights([1, 2]).of_steps(3), "one weight for each of 3 steps, got 2"),
-        (lambda: ErrorWeights("last:4").of_steps(3), "counts the last 4 of 3 steps"),
-        (lambda: ErrorWeights("all", [1, 2]).of_nodes(3), "each of 3 nodes, got 2"),
-        (lambda: ErrorWeights.for_training(3, 4), "at most num_steps=3, got 4"),
-        (lambda: ReleasedModel("averages:2"), "did you mean 'average'"),
-        (lambda: ReleasedModel("average"), "is written average:MODELS, .* e.g. average:48"),
-        (lambda: ReleasedModel("average:0"), "models must be an integer >= 1, got 0"),
-        (lambda: ReleasedModel("average:1.5"), "models must be an integer of at most 18 digits, got '1.5'"),
-        (lambda: ReleasedModel("average:5").of_steps(4), "averages the last 5 of 4 models"),
-        (lambda: ReleasedModel("exponential:-1"), "half_life must be a finite number > 0, got -1"),
-        (lambda: ReleasedModel("exponential:inf"), "half_life must be a finite number > 0, got inf"),
-        (lambda: ReleasedModel("last:2"), "is written last, got '2'"),
-        (lambda: ReleasedModel("last+x"), "G whole averaging rounds"),
-        (lambda: ReleasedModel(3), "must be a text"),
-    ],
+@each(
+    "call, message",
+    (lambda: ErrorWeights("lats"), "did you mean"),
+    (lambda: ErrorWeights("last:0"), "a whole number of steps >= 1"),
+    (lambda: ErrorWeights("last:2.5"), "a whole number of steps >= 1"),
+    (lambda: ErrorWeights("last:2:-1"), "floor >= 0"),
+    (lambda: ErrorWeights("last:2:1:1"), r"is written last\[:STEPS\[:FLOOR\]\], got '2:1:1'"),
+    (lambda: ErrorWeights("all:3"), "is written all, got '3'"),
+    (lambda: ErrorWeights("exponential"), "is written exponential:HALF_LIFE"),
+    (lambda: ErrorWeights("exponential:0"), "half_life must be a finite number > 0"),
+    (lambda: ErrorWeights("exponential:x"), "half_life must be a number, got 'x'"),
+    (lambda: ErrorWeights("released"), r"is written released:MODEL, .* e.g. released:average:48"),
+    (lambda: ErrorWeights([1, -1]), "step_weights must be numbers >= 0"),
+    (lambda: ErrorWeights([0, 0]), "not all zero"),
+    (lambda: ErrorWeights([]), "not all zero"),
+    (lambda: ErrorWeights([np.nan]), "must be finite"),
+    (lambda: ErrorWeights("all", "averag"), "did you mean"),
+    (lambda: ErrorWeights("all", [0, 0]), "target must be numbers >= 0"),
+    (lambda: ErrorWeights([1, 2]).of_steps(3), "one weight for each of 3 steps, got 2"),
+    (lambda: ErrorWeights("last:4").of_steps(3), "counts the last 4 of 3 steps"),
+    (lambda: ErrorWeights("all", [1, 2]).of_nodes(3), "each of 3 nodes, got 2"),
+    (lambda: ErrorWeights.for_training(3, 4), "at most num_steps=3, got 4"),
+    (lambda: ReleasedModel("averages:2"), "did you mean 'average'"),
+    (lambda: ReleasedModel("average"), "is written average:MODELS, .* e.g. average:48"),
+    (lambda: ReleasedModel("average:0"), "models must be an integer >= 1, got 0"),
+    (lambda: ReleasedModel("average:1.5"), "models must be an integer of at most 18 digits, got '1.5'"),
+    (lambda: ReleasedModel("average:5").of_steps(4), "averages the last 5 of 4 models"),
+    (lambda: ReleasedModel("exponential:-1"), "half_life must be a finite number > 0, got -1"),
+    (lambda: ReleasedModel("exponential:inf"), "half_life must be a finite number > 0, got inf"),
+    (lambda: ReleasedModel("last:2"), "is written last, got '2'"),
+    (lambda: ReleasedModel("last+x"), "G whole averaging rounds"),
+    (lambda: ReleasedModel(3), "must be a text"),
 )
 def test_weights_that_mean_nothing_or_do_not_fit_are_refused(call, message):
     refuses(message, call)

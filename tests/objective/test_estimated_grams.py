@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -70,15 +70,13 @@ def coverage_of_losses(counted, seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("build", "spec"),
-    [
-        (gossip.metropolis_hastings, "ring:n=3000"),
-        (gossip.metropolis_hastings, "torus:rows=50,cols=60"),
-        (gossip.metropolis_hastings, "hypercube:dim=11"),
-        (gossip.metropolis_hastings, "star:n=300"),
-        (gossip.uniform, "star:n=1000"),
-    ],
+@each(
+    "build, spec",
+    (gossip.metropolis_hastings, "ring:n=3000"),
+    (gossip.metropolis_hastings, "torus:rows=50,cols=60"),
+    (gossip.metropolis_hastings, "hypercube:dim=11"),
+    (gossip.metropolis_hastings, "star:n=300"),
+    (gossip.uniform, "star:n=1000"),
 )
 def test_intervals_hold_the_exact_loss_as_often_as_they_say(build, spec):
     # 95 % of 40: fewer than 34 have a chance of one in 100 if the intervals are honest
@@ -127,8 +125,6 @@ def test_a_seed_gives_one_estimate_and_more_probes_a_narrower_one():
 
 
 # In the place of the exact Gram
-
-
 @pytest.fixture
 def nothing_in_reach(monkeypatch):
     monkeypatch.setattr(estimated_grams, "EXACT_WORK", 0)
@@ -238,22 +234,20 @@ def test_memory_of_fresh_noise_grows_with_the_edges():
 DIRECTED = Dynamics(gossip.uniform("star:n=30"))
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (
-            lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", "average")).estimated(),
-            UnsupportedMechanism,
-            "1000 nodes or more count, got their average",
-        ),
-        (
-            lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", [1, *[0] * 29])).estimated(),
-            UnsupportedMechanism,
-            "1000 nodes or more count, got 1",
-        ),
-        (lambda: NoiseObjective(DIRECTED, 4).over_steps(), UnsupportedMechanism, "30 nodes over 4 steps"),
-        (lambda: Probes(1), InvalidInput, "count"),
-    ],
+@each(
+    "call, kind, message",
+    (
+        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", "average")).estimated(),
+        UnsupportedMechanism,
+        "1000 nodes or more count, got their average",
+    ),
+    (
+        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", [1, *[0] * 29])).estimated(),
+        UnsupportedMechanism,
+        "1000 nodes or more count, got 1",
+    ),
+    (lambda: NoiseObjective(DIRECTED, 4).over_steps(), UnsupportedMechanism, "30 nodes over 4 steps"),
+    (lambda: Probes(1), InvalidInput, "count"),
 )
 def test_refusals(call, kind, message, monkeypatch):
     monkeypatch.setattr(time_grams, "MAX_WORK", 0)

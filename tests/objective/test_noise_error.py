@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
@@ -129,8 +129,6 @@ def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, targe
 
 
 # Noise on messages
-
-
 @st.composite
 def zip_cases(draw):
     W = gossip.metropolis_hastings(draw(connected_graphs(max_nodes=6)))
@@ -176,8 +174,6 @@ def test_the_learning_rate_does_not_scale_noise_on_messages():
 
 
 # Recursions that are not the gossip of their dynamics
-
-
 def with_memory(algorithm, keep):
     """Half of the step is kept back: the next state is (1 - keep) K m + keep * (the last one)."""
     eye = sp.csr_array(sp.eye_array(algorithm.model_from_state.shape[1]))
@@ -259,8 +255,6 @@ def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model,
 
 
 # Growth
-
-
 @pytest.mark.parametrize("schedule", [False, True])
 @pytest.mark.parametrize("name", ["decor", "zip-dl"])
 @pytest.mark.slow
@@ -307,8 +301,6 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
 
 
 # Large graphs
-
-
 @pytest.fixture
 def large(monkeypatch):
     """A function that makes graphs of more nodes than given large ones."""
@@ -360,8 +352,6 @@ def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
 
 
 # Refusals
-
-
 class Scaled(NoiseOperator):
     num_steps, num_nodes = 4, 4
 
@@ -382,20 +372,18 @@ PLAIN, ZIP = algorithms.dp_dsgd(RING, PART), algorithms.zip_dl(RING, PART)
 AT_EACH_NODE = algorithms.mf_dsgd(RING, PART, np.stack([np.eye(4) + np.tri(4)] * 4))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "call", "message"),
-    [
-        (9, lambda: noise_error(PLAIN, counted_models="mesage"), "unknown counted_models 'mesage'; did you mean"),
-        (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
-        (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled()), counted_models="message"), "do not count"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(IndependentNoise(3, 4)), "must cover 4 steps x 4 nodes"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(ZIP.noise), "one injection slot a node"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN.noise, [1, 2, 0, 1]), "one number > 0 for each of 4"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN), "noise must be a noise operator"),
-        (3, lambda: noise_error(algorithms.dp_dsgd(STAR, PART)), "constant symmetric gossip"),
-        (3, lambda: noise_error(AT_EACH_NODE), "alike at all nodes"),
-        (3, lambda: noise_error(ZIP), "plain gossip with noise on gradients"),
-    ],
+@each(
+    "nodes, call, message",
+    (9, lambda: noise_error(PLAIN, counted_models="mesage"), "unknown counted_models 'mesage'; did you mean"),
+    (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
+    (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled()), counted_models="message"), "do not count"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(IndependentNoise(3, 4)), "must cover 4 steps x 4 nodes"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(ZIP.noise), "one injection slot a node"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN.noise, [1, 2, 0, 1]), "one number > 0 for each of 4"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN), "noise must be a noise operator"),
+    (3, lambda: noise_error(algorithms.dp_dsgd(STAR, PART)), "constant symmetric gossip"),
+    (3, lambda: noise_error(AT_EACH_NODE), "alike at all nodes"),
+    (3, lambda: noise_error(ZIP), "plain gossip with noise on gradients"),
 )
 def test_refusals(nodes, call, message, large):
     large(nodes)

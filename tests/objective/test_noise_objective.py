@@ -9,7 +9,7 @@ import tracemalloc
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -191,20 +191,18 @@ def test_the_weights_proposed_for_training_keep_the_gram_regular():
 PATH = gossip.metropolis_hastings("path:n=4")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"counted_models": "mesage"}, "unknown counted_models 'mesage'; did you mean 'message'"),
-        ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
-        ({"dynamics": PATH}, "dynamics must be"),
-        ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
-        ({"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
-        ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
-        ({"weights": ErrorWeights("released:last"), "counted_models": "message"}, "taken after averaging"),
-    ],
+@each(
+    "arguments, message",
+    ({"counted_models": "mesage"}, "unknown counted_models 'mesage'; did you mean 'message'"),
+    ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
+    ({"dynamics": PATH}, "dynamics must be"),
+    ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
+    ({"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
+    ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
+    ({"weights": ErrorWeights("released:last"), "counted_models": "message"}, "taken after averaging"),
 )
 def test_bad_arguments_are_refused_when_it_is_made(arguments, message):
     refuses(message, lambda: NoiseObjective(**{"dynamics": Dynamics(PATH), "num_steps": 3, **arguments}))
@@ -221,14 +219,12 @@ def test_an_error_beyond_float64_is_refused(form, rates, weight):
 UNEVEN, SOME = gossip.uniform("path:n=4"), ErrorWeights("all", [1, 0, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("form", "W", "T", "weights", "message"),
-    [
-        ("over_steps", gossip.sequence([UNEVEN] * 3, repeat=False), 4, "all", "step must be below 3"),
-        ("by_modes", UNEVEN, 3, "all", "modes of one symmetric gossip matrix"),
-        ("by_modes", PATH, 3, SOME, "couples the modes"),
-        ("over_both", UNEVEN, 1025, "all", r"T n = 4096, got 1025 \* 4 = 4100"),
-    ],
+@each(
+    "form, W, T, weights, message",
+    ("over_steps", gossip.sequence([UNEVEN] * 3, repeat=False), 4, "all", "step must be below 3"),
+    ("by_modes", UNEVEN, 3, "all", "modes of one symmetric gossip matrix"),
+    ("by_modes", PATH, 3, SOME, "couples the modes"),
+    ("over_both", UNEVEN, 1025, "all", r"T n = 4096, got 1025 \* 4 = 4100"),
 )
 def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, message):
     weights = ErrorWeights(weights) if isinstance(weights, str) else weights
@@ -237,8 +233,6 @@ def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, messag
 
 
 # Growth
-
-
 def peak_bytes(W, T, form="over_steps"):
     W.at(0).reversible_measure  # noqa: B018 - cached, and no part of the Gram
     tracemalloc.start()
@@ -387,17 +381,15 @@ def test_a_large_ring_is_exact_and_quick():
     assert_allclose(large, small, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (lambda: SpectralMeasure([1.0, 0.5], [1.0]), InvalidInput, r"one for each of 2 eigenvalues, got 1"),
-        (lambda: SpectralMeasure([1.5], [1.0]), InvalidInput, r"must lie in \[-1, 1\]"),
-        (
-            lambda: NoiseObjective(Dynamics(gossip.uniform("star:n=4")), 1).spectral_measure(),
-            UnsupportedMechanism,
-            "constant symmetric gossip",
-        ),
-    ],
+@each(
+    "call, kind, message",
+    (lambda: SpectralMeasure([1.0, 0.5], [1.0]), InvalidInput, r"one for each of 2 eigenvalues, got 1"),
+    (lambda: SpectralMeasure([1.5], [1.0]), InvalidInput, r"must lie in \[-1, 1\]"),
+    (
+        lambda: NoiseObjective(Dynamics(gossip.uniform("star:n=4")), 1).spectral_measure(),
+        UnsupportedMechanism,
+        "constant symmetric gossip",
+    ),
 )
 def test_refusals(call, kind, message):
     refuses(message, call, error=kind)

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 
 import mfdl
@@ -22,13 +22,11 @@ def draw_of(ldp, pairwise, corn, gap=1e-5):
     return {"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": gap}
 
 
-@pytest.mark.parametrize(
-    ("by_p", "largest", "verdicts"),
-    [
-        ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
-        ({0.2: draw_of(6, 6, 5), 1.0: draw_of(9, 9, 2)}, 100, ["confirmed", "refuted", "confirmed"]),
-        ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["refuted"] * 3),
-    ],
+@each(
+    "by_p, largest, verdicts",
+    ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
+    ({0.2: draw_of(6, 6, 5), 1.0: draw_of(9, 9, 2)}, 100, ["confirmed", "refuted", "confirmed"]),
+    ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["refuted"] * 3),
 )
 def test_verdicts_of_figure_1(by_p, largest, verdicts):
     by_draw = {(20, p, s): {**part, "CorN": part["CorN"] * (1 - s / 100)} for p, part in by_p.items() for s in range(3)}
@@ -95,14 +93,12 @@ def lines(ldp, pairwise, corn):
     return {"LDP": ldp * SEEDS, "pairwise": pairwise * SEEDS[::-1], "CorN": corn * SEEDS}
 
 
-@pytest.mark.parametrize(
-    ("sparse", "dense", "complete", "verdicts"),
-    [
-        (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["not settled", "confirmed", "confirmed"]),
-        (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "confirmed"]),
-        (lines(9, 5.1, 5), lines(9, 6, 3), lines(5, 4, 1), ["not settled", "refuted", "refuted"]),
-        (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.97, 1), ["refuted", "refuted", "not settled"]),
-    ],
+@each(
+    "sparse, dense, complete, verdicts",
+    (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["not settled", "confirmed", "confirmed"]),
+    (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "confirmed"]),
+    (lines(9, 5.1, 5), lines(9, 6, 3), lines(5, 4, 1), ["not settled", "refuted", "refuted"]),
+    (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.97, 1), ["refuted", "refuted", "not settled"]),
 )
 def test_verdicts_of_trained_figures(sparse, dense, complete, verdicts):
     by_point = {(10.0, 0.2): sparse, (10.0, 0.5): dense, (10.0, 1.0): complete}
@@ -162,17 +158,15 @@ def draws(ldp, pairwise, corn):
     return [{"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": 0.0}] * 3
 
 
-@pytest.mark.parametrize(
-    ("says", "by_p", "verdicts"),
-    [
-        ({3.0: (3.1, 4), 10.0: (11, 12)}, {0.2: draws(2, 1.5, 0.5)}, ["confirmed"] * 4),
-        (
-            {3.0: (3.1, 4), 20.0: (1, 22)},
-            {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
-            ["refuted"] * 3 + ["direction only"],
-        ),
-        ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
-    ],
+@each(
+    "says, by_p, verdicts",
+    ({3.0: (3.1, 4), 10.0: (11, 12)}, {0.2: draws(2, 1.5, 0.5)}, ["confirmed"] * 4),
+    (
+        {3.0: (3.1, 4), 20.0: (1, 22)},
+        {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
+        ["refuted"] * 3 + ["direction only"],
+    ),
+    ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
 )
 def test_verdicts(says, by_p, verdicts):
     assert [part.verdict for part in whisper_tables.judged(says, by_p)] == verdicts

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from mnist_files import register_mnist
 from refusals import refuses
@@ -33,14 +33,12 @@ def curves(ldp, decor, cdp, graphs=("ring",)):
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "verdicts"),
-    [
-        (curves([100, 30], [5, 2], [4, 1.5]), ["confirmed", "confirmed", "confirmed"]),
-        (curves([10, 3], [5, 2], [4, 0.5]), ["confirmed", "direction only", "refuted"]),
-        (curves([10, 3], [5, 4], [4, 0.5]), ["refuted", "direction only", "refuted"]),
-        (curves([10, 3], [20, 4], [4, 0.5]), ["refuted", "refuted", "refuted"]),
-    ],
+@each(
+    "given, verdicts",
+    (curves([100, 30], [5, 2], [4, 1.5]), ["confirmed", "confirmed", "confirmed"]),
+    (curves([10, 3], [5, 2], [4, 0.5]), ["confirmed", "direction only", "refuted"]),
+    (curves([10, 3], [5, 4], [4, 0.5]), ["refuted", "direction only", "refuted"]),
+    (curves([10, 3], [20, 4], [4, 0.5]), ["refuted", "refuted", "refuted"]),
 )
 def test_verdicts_of_figure_1(given, verdicts):
     assert [part.verdict for part in budget_curves.judged(given)] == verdicts
@@ -83,8 +81,7 @@ def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, ti
     arguments = ["reproduce", "decor-1a", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert len(answer["claims"]) == 3
-    assert set(answer["numbers"]["chosen pairs"]) == {"ring", "complete"}
+    assert (len(answer["claims"]), set(answer["numbers"]["chosen pairs"])) == (3, {"ring", "complete"})
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
     assert len(cells) == 2 * (2 * (2 * 4 + 1) + 5)  # record and steps, at two rates and then the best; one CDP
     monkeypatch.setattr("mfdl.runs.running.work", None)
@@ -157,17 +154,15 @@ def made_up(ring, torus, complete, theorem=2.0):
 GOOD = ([8, 4, 1.02], [7, 3, 1.01], [6, 2, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("q0", "q1", "verdicts"),
-    [
-        (made_up(*GOOD), made_up(*GOOD), ["confirmed"] * 4),
-        (made_up(*GOOD[::-1], theorem=0.5), made_up(*GOOD), ["confirmed", "refuted", "refuted", "refuted"]),
-        (
-            made_up(*[[1, 2, 8]] * 3, theorem=0.5),
-            made_up(*[[0.5, 1, 4]] * 3, theorem=0.5),
-            ["refuted", "confirmed", "refuted", "refuted"],
-        ),
-    ],
+@each(
+    "q0, q1, verdicts",
+    (made_up(*GOOD), made_up(*GOOD), ["confirmed"] * 4),
+    (made_up(*GOOD[::-1], theorem=0.5), made_up(*GOOD), ["confirmed", "refuted", "refuted", "refuted"]),
+    (
+        made_up(*[[1, 2, 8]] * 3, theorem=0.5),
+        made_up(*[[0.5, 1, 4]] * 3, theorem=0.5),
+        ["refuted", "confirmed", "refuted", "refuted"],
+    ),
 )
 def test_verdicts_of_the_accountant(q0, q1, verdicts):
     assert [part.verdict for part in accountant.judged({0: q0, 1: q1})] == verdicts
@@ -226,13 +221,11 @@ def grid_of(best, loss):
     return {(r, c): loss * SEEDS_OF_DATA * (1 if (r, c) == best else 3) for r in logistic.RATES for c in logistic.CLIPS}
 
 
-@pytest.mark.parametrize(
-    ("ldp", "decor", "loss", "verdicts"),
-    [
-        ((0.01, 0.01), (0.005, 0.1), 0.1, ["confirmed", "confirmed"]),
-        ((0.05, 0.01), (0.005, 0.1), 0.1, ["refuted", "confirmed"]),
-        ((0.05, 0.01), (0.1, 0.1), 2.0, ["refuted", "refuted"]),
-    ],
+@each(
+    "ldp, decor, loss, verdicts",
+    ((0.01, 0.01), (0.005, 0.1), 0.1, ["confirmed", "confirmed"]),
+    ((0.05, 0.01), (0.005, 0.1), 0.1, ["refuted", "confirmed"]),
+    ((0.05, 0.01), (0.1, 0.1), 2.0, ["refuted", "refuted"]),
 )
 def test_verdicts_of_the_grid(ldp, decor, loss, verdicts):
     final_test_losses = {("ring", "LDP", 10.0): grid_of(ldp, 0.2), ("ring", "DECOR", 10.0): grid_of(decor, loss / 5)}
@@ -268,8 +261,7 @@ def test_grid_of_few_steps(tmp_path, monkeypatch):
     (config,) = seen["ring", "LDP", 10.0, (0.01, 0.1)]
     assert (config.learning_rate, config.clip_norm, config.metrics) == (0.01, 0.1, ("average_train_loss",))
     assert (config.lr_schedule, config.epochs * config.period) == ("inverse-time:5000", 32)
-    assert len(done.verdicts) == 2
-    assert len(done.tables) == 3
+    assert (len(done.verdicts), len(done.tables)) == (2, 3)
 
 
 def accuracies(ldp, decor, cdp):
@@ -277,25 +269,19 @@ def accuracies(ldp, decor, cdp):
     return {name: np.array(values)[:, None] + np.array([0.0, 0.001]) for name, values in lines.items()}
 
 
-@pytest.mark.parametrize(
-    ("ring", "torus", "verdicts"),
-    [
-        (
-            accuracies([0.7, 0.9], [0.895, 0.9], [0.9, 0.9]),
-            accuracies([0.7, 0.9], [0.9, 0.9], [0.9, 0.9]),
-            ["confirmed"] * 2,
-        ),
-        (
-            accuracies([0.85, 0.9], [0.8, 0.9], [0.9, 0.9]),
-            accuracies([0.85, 0.9], [0.9, 0.8], [0.9, 0.9]),
-            ["direction only", "refuted"],
-        ),
-        (
-            accuracies([0.95, 0.9], [0.8, 0.8], [0.9, 0.9]),
-            accuracies([0.95, 0.9], [0.8, 0.9], [0.9, 0.9]),
-            ["refuted"] * 2,
-        ),
-    ],
+@each(
+    "ring, torus, verdicts",
+    (
+        accuracies([0.7, 0.9], [0.895, 0.9], [0.9, 0.9]),
+        accuracies([0.7, 0.9], [0.9, 0.9], [0.9, 0.9]),
+        ["confirmed"] * 2,
+    ),
+    (
+        accuracies([0.85, 0.9], [0.8, 0.9], [0.9, 0.9]),
+        accuracies([0.85, 0.9], [0.9, 0.8], [0.9, 0.9]),
+        ["direction only", "refuted"],
+    ),
+    (accuracies([0.95, 0.9], [0.8, 0.8], [0.9, 0.9]), accuracies([0.95, 0.9], [0.8, 0.9], [0.9, 0.9]), ["refuted"] * 2),
 )
 def test_verdicts_of_figure_1c(ring, torus, verdicts):
     complete = accuracies(ring["LDP"][:, 0], [0.0, 0.0], ring["CDP"][:, 0])
@@ -325,8 +311,7 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
     arguments = named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path, progress=False)
     refuses("stopped", mnist.run, *arguments)
     done = mnist.run(*arguments)
-    assert len(tried) == 7
-    assert len(set(tried)) == 6
+    assert (len(tried), len(set(tried))) == (7, 6)
     assert [part.verdict for part in done.verdicts] == ["not settled", "not settled"]  # one seed
     stored = json.loads((tmp_path / "decor-1c" / "runs" / "CDP-complete-0.83-1-200.json").read_text())
     assert stored["accuracy"] == 0.9
@@ -413,8 +398,7 @@ def test_epsilon_is_no_lower_than_that_of_another_implementation(multiplier, rat
 
 def test_steps_add_up_and_numbers_out_of_range_are_refused():
     single_step, ten = (papers.sampled_renyi(0.1, order=4, rate=0.05, num_steps=t) for t in (1, 10))
-    assert ten == pytest.approx(10 * single_step)
-    assert papers.sampled_renyi(0.0, order=2, rate=0.5) == 0.0
+    assert (ten, papers.sampled_renyi(0.0, order=2, rate=0.5)) == (pytest.approx(10 * single_step), 0.0)
     for wrong in ({"order": 1, "rate": 0.5}, {"order": 2, "rate": 1.5}, {"order": 2, "rate": 0.0}):
         refuses(".", papers.sampled_renyi, 0.1, **wrong)
 

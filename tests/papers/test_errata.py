@@ -38,8 +38,6 @@ GRID = (3, 5, 7, 10, 15, 20, 25, 30, 40)  # budgets of the experiments of arXiv:
 
 
 # ---- arXiv:2510.17480 -------------------------------------------------------------------------------------
-
-
 def test_what_one_node_hears_is_causal_but_not_in_echelon_form():
     """Florentine families, four steps, own noise known: 60 columns, 28 empty, 32 that start in only four rows."""
     W, n, T = gossip.uniform("florentine"), 15, 4
@@ -49,8 +47,7 @@ def test_what_one_node_hears_is_causal_but_not_in_echelon_form():
     filled = np.abs(B) > 1e-14
     assert B.shape[1] == 60
     starts = filled.argmax(axis=0)[filled.any(axis=0)]
-    assert len(starts) == 32
-    assert len(set(starts.tolist())) == 4
+    assert (len(starts), len(set(starts.tolist()))) == (32, 4)
     assert (np.diff(starts) < 0).any()
     time_of_row, time_of_column = np.nonzero(seen)[0], np.arange(T * n) // n
     assert not filled[time_of_column[None, :] > time_of_row[:, None]].any()
@@ -108,8 +105,6 @@ def test_a_symmetric_toeplitz_matrix_is_no_causal_encoder():
 
 
 # ---- arXiv:2405.01031 -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spec", ["ring:n=16", "torus:n=16", "complete:n=16"])
 def test_no_pairwise_noise_is_enough_at_the_lower_end_of_the_search(spec):
     """sigma_ldp = C sqrt(2 / (n eps)) leaves a loss above eps per step; read as a variance it is far too much."""
@@ -165,8 +160,6 @@ def test_the_printed_step_sizes_diverge():
 
 
 # ---- arXiv:2501.14644, both versions -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("epsilon", "renyi", "nine_b", "coded", "printed"),
     [
@@ -211,8 +204,7 @@ def test_where_9b_ends():
         assert papers.corn_equation_9b(epsilon, DELTA).valid is True
     refuses(r"outside the range of \(9b\)", papers.corn_equation_9b, 36.09, DELTA)
     refuses(r"exact epsilon 41\.76.*mu_from_epsilon\(40", papers.corn_equation_9b, 40, DELTA)
-    assert sum(epsilon > L for epsilon in GRID) == 5
-    assert sum(epsilon > 26.976 for epsilon in GRID) == 2
+    assert (sum(epsilon > L for epsilon in GRID), sum(epsilon > 26.976 for epsilon in GRID)) == (5, 2)
 
 
 def test_the_reversed_constraint_is_met_by_vanishing_noise():

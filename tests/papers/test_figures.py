@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import each
 from refusals import refuses
 
 import mfdl
@@ -101,8 +102,7 @@ def test_one_figure_as_json_as_words_and_in_its_file(figures, tmp_path, capsys):
     assert (answer["claim"], answer["value"], answer["verdict"]) == ("It holds", "2x; none", "refuted")
     part = answer["claims"][0]
     assert (part["claim"], part["verdict"], part["finding"], part["value"]) == ("a", "confirmed", "2x", 2.0)
-    assert part["effects"][0]["values"] == [2.0, 2.1]
-    assert answer["claims"][1]["value"] == "inf"
+    assert (part["effects"][0]["values"], answer["claims"][1]["value"]) == ([2.0, 2.1], "inf")
     assert json.loads((tmp_path / "half.json").read_text("utf-8")) == answer
     assert main(["reproduce", "half", "--quick", "--out", str(tmp_path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
@@ -125,16 +125,14 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
     assert "2 figures in 0.0 minutes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "needs the name of a figure, or all, or --list"),
-        (["mafalda-2", "--list"], "needs the name of a figure, or all, or --list"),
-        (["mafalda2"], "did you mean 'mafalda-2'?"),
-        (["mafalda-2", "--engine", "spark"], "unknown engine 'spark'"),
-        (["mafalda-2", "--jobs", "0"], "jobs must be"),
-        (["mafalda-2", "--peertube", "nowhere.csv"], "'nowhere.csv' does not exist"),
-    ],
+@each(
+    "arguments, message",
+    ([], "needs the name of a figure, or all, or --list"),
+    (["mafalda-2", "--list"], "needs the name of a figure, or all, or --list"),
+    (["mafalda2"], "did you mean 'mafalda-2'?"),
+    (["mafalda-2", "--engine", "spark"], "unknown engine 'spark'"),
+    (["mafalda-2", "--jobs", "0"], "jobs must be"),
+    (["mafalda-2", "--peertube", "nowhere.csv"], "'nowhere.csv' does not exist"),
 )
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
@@ -151,8 +149,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, mo
 
 
 def test_a_scale_picks_by_quick():
-    assert RunScale().pick(2, 20) == 20
-    assert dataclasses.replace(RunScale(), quick=True).pick(2, 20) == 2
+    assert (RunScale().pick(2, 20), dataclasses.replace(RunScale(), quick=True).pick(2, 20)) == (20, 2)
 
 
 KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
@@ -189,14 +186,12 @@ def test_files(capsys, tmp_path):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "mafalda-theorem-7-adaptiv"], "did you mean"),
-        (["--examples", "0"], "examples must be"),
-        (["--seed", "-1"], "seed must be"),
-        (["--jobs", "0"], "jobs must be"),
-    ],
+@each(
+    "arguments, message",
+    (["--only", "mafalda-theorem-7-adaptiv"], "did you mean"),
+    (["--examples", "0"], "examples must be"),
+    (["--seed", "-1"], "seed must be"),
+    (["--jobs", "0"], "jobs must be"),
 )
 def test_bad_input_of_claims_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
@@ -239,14 +234,12 @@ def test_both_bounds_of_every_attacker(scheme):
             assert published.validity == printed.validity
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "trust", "scheme", "attackers"),
-    [
-        ("bsr", "pndp", mfdl.EveryStep(4), ONE),
-        ("dp-dsgd", "ldp", mfdl.EveryStep(4), [()]),
-        ("dp-dsgd", "pndp", mfdl.Cyclic(2, 2), ONE),
-        ("muffliato", "pndp", mfdl.EveryStep(4), [(0, 1)]),
-    ],
+@each(
+    "mechanism, trust, scheme, attackers",
+    ("bsr", "pndp", mfdl.EveryStep(4), ONE),
+    ("dp-dsgd", "ldp", mfdl.EveryStep(4), [()]),
+    ("dp-dsgd", "pndp", mfdl.Cyclic(2, 2), ONE),
+    ("muffliato", "pndp", mfdl.EveryStep(4), [(0, 1)]),
 )
 def test_nothing_is_stated_elsewhere(mechanism, trust, scheme, attackers):
     assert bounds_in_the_picture(mechanism, trust, algorithm(scheme), attackers) == []
@@ -324,19 +317,16 @@ def test_a_page_and_tables_of_a_folder(tmp_path, capsys):
     for figure in FIGURES.values():
         assert figure.figure in page
     (first, *_) = rows_of(tmp_path / "reproduced_decor.csv")
-    assert first["verdict"] == "not run"
-    assert main(["reproduce", "--page", "--out", str(tmp_path)]) == 0
+    assert (first["verdict"], main(["reproduce", "--page", "--out", str(tmp_path)])) == ("not run", 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda result: result.update(verdict="refuted"), "'refuted'"),
-        (lambda result: result["claims"][0].update(verdict="refuted"), "refuted"),
-        (lambda result: result["claims"][0]["effects"][0].update(values=[-0.1, -0.2, -0.15]), "'confirmed'"),
-        (lambda result: result.update(claim="another"), "'another'"),
-        (lambda result: result.pop("machine"), "no result of this version"),
-    ],
+@each(
+    "change, message",
+    (lambda result: result.update(verdict="refuted"), "'refuted'"),
+    (lambda result: result["claims"][0].update(verdict="refuted"), "refuted"),
+    (lambda result: result["claims"][0]["effects"][0].update(values=[-0.1, -0.2, -0.15]), "'confirmed'"),
+    (lambda result: result.update(claim="another"), "'another'"),
+    (lambda result: result.pop("machine"), "no result of this version"),
 )
 def test_a_result_that_does_not_follow_from_its_numbers_is_refused(change, message, tmp_path):
     path = stored(tmp_path)

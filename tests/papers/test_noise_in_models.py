@@ -7,7 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -49,8 +49,6 @@ def edges_of(W):
 
 
 # Variances
-
-
 @settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
 def test_one_step_error_is_the_variance_after_one_averaging(W, seed):
@@ -111,13 +109,11 @@ def test_rows_of_uniform_weights_stay_below_the_published_claim(graph):
     assert heterogeneity(W, of="rows") <= (1 + 1e-12) / (least + 1) < 2 / least
 
 
-@pytest.mark.parametrize(
-    ("graph", "make", "value", "least_degree"),
-    [
-        ("star:n=20", gossip.uniform, 2.25, 1),
-        ("star:n=50", gossip.uniform, 6.0, 1),
-        (nx.complete_bipartite_graph(5, 100), gossip.metropolis_hastings, 0.4474, 5),
-    ],
+@each(
+    "graph, make, value, least_degree",
+    ("star:n=20", gossip.uniform, 2.25, 1),
+    ("star:n=50", gossip.uniform, 6.0, 1),
+    (nx.complete_bipartite_graph(5, 100), gossip.metropolis_hastings, 0.4474, 5),
 )
 def test_the_published_claim_fails_in_general(graph, make, value, least_degree):
     """H_G <= 2 / k_min is claimed for every graph."""
@@ -140,13 +136,11 @@ def test_the_printed_weights_without_self_weight_are_worse_still():
         assert_allclose(np.mean(columns) / 2, value, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("graph", "edges", "connectivity", "after_one", "H", "p"),
-    [
-        ("ring:n=16", 16, 0.1522, 0.0437, 0.1111, 0.0989),
-        ("torus:n=16", 32, 2.0, 1.657, 0.12, 0.64),
-        ("complete:n=16", 120, 16.0, 15.0, 0.0, 1.0),
-    ],
+@each(
+    "graph, edges, connectivity, after_one, H, p",
+    ("ring:n=16", 16, 0.1522, 0.0437, 0.1111, 0.0989),
+    ("torus:n=16", 32, 2.0, 1.657, 0.12, 0.64),
+    ("complete:n=16", 120, 16.0, 15.0, 0.0, 1.0),
 )
 def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, H, p):
     W = gossip.metropolis_hastings(graph)
@@ -158,8 +152,6 @@ def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, 
 
 
 # The average
-
-
 @settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
 def test_average_error_is_the_variance_of_the_mean(W, seed):
@@ -259,27 +251,23 @@ def test_the_leading_error_is_n_minus_q_times_below_independent_noise(q):
 
 
 # What is refused
-
-
 STAR = gossip.uniform("star:n=5")
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: one_step_error(STAR, np.eye(4)), "covariance must be 5 x 5"),
-        (lambda: accumulated_error(STAR, np.triu(np.ones((5, 5))), 2), "covariance must be symmetric"),
-        (lambda: average_error(STAR, np.full((5, 5), np.nan)), "covariance must be finite"),
-        (lambda: pairwise_error(STAR, -1.0), "sigma_cor must be a finite number >= 0"),
-        (lambda: heterogeneity(STAR, of="row"), "unknown part of the gossip matrix 'row'; did you mean 'rows'"),
-        (lambda: decor_theorem_2(STAR, **FULL), "doubly stochastic"),
-        (lambda: decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM), r"gossip must mix.*got p = 0"),
-        (lambda: decor_theorem_2(RING, **{**FULL, "num_steps": 0}), "num_steps must be"),
-        (lambda: decor_theorem_2(RING, **{**FULL, "dimension": 0}), "dimension must be"),
-        (lambda: decor_theorem_2(RING, **{**FULL, "smoothness": 0.0}), "smoothness must be"),
-        (lambda: decor_theorem_2(RING, **{**FULL, "pl_constant": -1.0}), "pl_constant must be"),
-        (lambda: decor_theorem_2(RING, **{**FULL, "initial_loss": -1.0}), "initial_loss must be"),
-    ],
+@each(
+    "call, message",
+    (lambda: one_step_error(STAR, np.eye(4)), "covariance must be 5 x 5"),
+    (lambda: accumulated_error(STAR, np.triu(np.ones((5, 5))), 2), "covariance must be symmetric"),
+    (lambda: average_error(STAR, np.full((5, 5), np.nan)), "covariance must be finite"),
+    (lambda: pairwise_error(STAR, -1.0), "sigma_cor must be a finite number >= 0"),
+    (lambda: heterogeneity(STAR, of="row"), "unknown part of the gossip matrix 'row'; did you mean 'rows'"),
+    (lambda: decor_theorem_2(STAR, **FULL), "doubly stochastic"),
+    (lambda: decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM), r"gossip must mix.*got p = 0"),
+    (lambda: decor_theorem_2(RING, **{**FULL, "num_steps": 0}), "num_steps must be"),
+    (lambda: decor_theorem_2(RING, **{**FULL, "dimension": 0}), "dimension must be"),
+    (lambda: decor_theorem_2(RING, **{**FULL, "smoothness": 0.0}), "smoothness must be"),
+    (lambda: decor_theorem_2(RING, **{**FULL, "pl_constant": -1.0}), "pl_constant must be"),
+    (lambda: decor_theorem_2(RING, **{**FULL, "initial_loss": -1.0}), "initial_loss must be"),
 )
 def test_bad_arguments_are_refused(call, message):
     refuses(message, call)
@@ -401,21 +389,19 @@ AT = {"loss": 0.0, "gradient_squared": 1.0, "disagreement": 0.0}
 SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN), "learning_rate must be at most 1 / smoothness"),
-        (lambda: decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
-        (
-            lambda: decor_disagreement(
-                gossip.from_array(np.eye(3)), learning_rate=0.1, gradient_squared=0, disagreement=0, **KNOWN
-            ),
-            "gossip must mix",
+@each(
+    "call, message",
+    (lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN), "learning_rate must be at most 1 / smoothness"),
+    (lambda: decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
+    (
+        lambda: decor_disagreement(
+            gossip.from_array(np.eye(3)), learning_rate=0.1, gradient_squared=0, disagreement=0, **KNOWN
         ),
-        (lambda: decor_step_size(RING, 5, sigma_ldp=1, dimension=1, smoothness=1.0), "initial_loss must be"),
-        (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
-        (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
-    ],
+        "gossip must mix",
+    ),
+    (lambda: decor_step_size(RING, 5, sigma_ldp=1, dimension=1, smoothness=1.0), "initial_loss must be"),
+    (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
+    (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
 )
 def test_bad_arguments_of_one_step_are_refused(call, message):
     refuses(message, call)

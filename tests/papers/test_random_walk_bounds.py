@@ -256,7 +256,6 @@ def test_a_prime_that_divides_is_outvoted(monkeypatch):
 
 def test_no_noise_and_other_shapes():
     nothing = reduce_view(np.zeros((2, 3)), np.zeros((2, 4)))
-    assert nothing.signal.shape == (0, 3)
-    assert nothing.projection.shape == (0, 4)
+    assert (nothing.signal.shape, nothing.projection.shape) == ((0, 3), (0, 4))
     refuses("as many rows", reduce_view, np.eye(2), np.eye(3))
     refuses("at most 500000 entries", greedy_rows, np.zeros((1000, 501)))

@@ -5,7 +5,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -82,14 +82,12 @@ def brute_force_variation(weight, first, second, noise):
     return float(np.abs(p - q).sum() * last_step / 2)
 
 
-@pytest.mark.parametrize(
-    ("weight", "first", "waves", "noise"),
-    [
-        (0.5, (1, 0), ([0, 1], [0, 1]), 1),
-        (0.5, (1, 0), ([1, -1], [1, -1]), 2),
-        (0.25, (0.5, -0.5), ([0.5, -0.5, 0], [-0.5, 0.5]), 1),
-        (0.5, (0.5, -0.5), ([0.5], [-0.5]), 3),
-    ],
+@each(
+    "weight, first, waves, noise",
+    (0.5, (1, 0), ([0, 1], [0, 1]), 1),
+    (0.5, (1, 0), ([1, -1], [1, -1]), 2),
+    (0.25, (0.5, -0.5), ([0.5, -0.5, 0], [-0.5, 0.5]), 1),
+    (0.5, (0.5, -0.5), ([0.5], [-0.5]), 3),
 )
 def test_the_integral_is_the_plain_sum(weight, first, waves, noise):
     second = tuple(zip_dl.wave_of(wave) for wave in waves)

@@ -34,9 +34,8 @@ from mfdl.pictures.themed_svg import themed_svg
 
 SERIES = looks.series_looks(["a$b$", "mafalda", "a name of many characters"])
 
+
 # ---- looks -----------------------------------------------------------------------------------------------------------
-
-
 def test_colours_are_fixed_per_name_and_series_differ_without_them():
     names = [*looks.KNOWN, "file:a.npz", "file:b.npz"]
     assert len({look.colour for look in looks.looks_of(names)}) == len(names)
@@ -57,8 +56,6 @@ def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
 
 
 # ---- axes and names --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
 def test_names_never_overlap_and_stay_inside(wanted):
     placed = spread(wanted, 0.1)
@@ -140,8 +137,6 @@ def test_equally_correlated_pairs_are_drawn_in_their_order(seed):
 
 
 # ---- SVG in a page ---------------------------------------------------------------------------------------------------
-
-
 def themed(figure):
     """The drawing as elements; its colours are variables but in cells, and it has no ids."""
     text = themed_svg(figure, "title", SERIES.values())

@@ -51,8 +51,6 @@ def drawn(scheme, nodes=None, steps=range(STEPS), key=KEY):
 
 
 # ---- one key for several ranks, and for a run that goes on -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
 def test_ranks_with_one_key_draw_for_their_nodes_what_one_process_draws(scheme):
     whole, ranks = drawn(scheme), [np.array([0, 2]), np.array([1, 3])]
@@ -85,8 +83,6 @@ def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
 
 
 # ---- a sample of a sample --------------------------------------------------------------------------------------------
-
-
 def epsilon(participation, build=mfdl.algorithms.dp_dsgd, **more):
     return mfdl.account(build(DYNAMICS, participation), mfdl.Privacy(**SETTING, **more), noise_std=1.0).epsilon(DELTA)
 
@@ -126,8 +122,6 @@ def test_two_sampled_runs_are_not_one():
 
 
 # ---- infinite and undefined numbers in a loaded state ----------------------------------------------------------------
-
-
 ACCOUNTED = [
     mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), mfdl.Privacy(**SETTING), noise_std=1.0).curve
     for scheme in (mfdl.Cyclic(2, 4), *SCHEMES)
@@ -191,8 +185,6 @@ def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
 
 
 # ---- sums over the batch that was drawn ------------------------------------------------------------------------------
-
-
 @given(20, others=st.integers(0, 6), seed=st.integers(0, 99))
 def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_are_drawn(others, seed):
     """Without noise, one step of SGD at rate 1: a record moves the model by at most clip / batch_size."""

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from effort import each
 from numpy.testing import assert_array_equal
 from refusals import refuses
 
@@ -134,8 +135,6 @@ LINEAR_TASK = linear_task(NODES, np.random.default_rng(0).standard_normal((8, 2)
 
 
 # ---- entropy --------------------------------------------------------------------------------------------------------
-
-
 def test_a_default_key_takes_at_least_128_bits_from_the_operating_system(monkeypatch):
     """Counted at the source, so that a key stretched from a clock or from 31 random bits does not pass."""
     taken = []
@@ -168,17 +167,13 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
 
 
 # ---- runs to publish ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
+@each(
     "arguments",
-    [
-        {"seeds": [0]},
-        {"seeds": [7, 8]},
-        {"key": NoiseKey.from_seed(3)},
-        {"seeds": [0], "key": NoiseKey.from_seed(3)},
-        {"key": NoiseKey.from_seed(3).derive("mine")},
-    ],
+    {"seeds": [0]},
+    {"seeds": [7, 8]},
+    {"key": NoiseKey.from_seed(3)},
+    {"seeds": [0], "key": NoiseKey.from_seed(3)},
+    {"key": NoiseKey.from_seed(3).derive("mine")},
 )
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
@@ -60,21 +60,19 @@ def test_every_design_is_read_back(b, k, rounds, model, bins):
     assert design.scheme().num_steps == b * k
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("dp-dsgd", "needs b=NUMBER"),
-        ("dp-dsgd,b=2", "needs k=NUMBER"),
-        ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
-        ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
-        ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
-        ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
-        ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
-        ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
-        ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
-        ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
-        ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
-    ],
+@each(
+    "text, words",
+    ("dp-dsgd", "needs b=NUMBER"),
+    ("dp-dsgd,b=2", "needs k=NUMBER"),
+    ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
+    ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
+    ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
+    ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
+    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
+    ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
+    ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
+    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
+    ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
 )
 def test_other_texts_are_refused_as_designs(text, words):
     refuses(words, Design.parse, text)
@@ -173,25 +171,23 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
     assert [design.label for design in secret] == ["mafalda,bins"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "error", "words"),
-    [
-        ({"records": 0}, InvalidInput, "records must be an integer >= 1"),
-        ({"mu": None}, InvalidInput, "exactly one target"),
-        ({"epsilon": 1.0, "delta": 1e-5}, InvalidInput, "exactly one target"),
-        ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
-        ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
-        ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
-        ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
-        ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
-        ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
-        ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
-        ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
-        ({"mechanisms": ["mafalda@all/curvature=power:1"]}, UnsupportedMechanism, "depends on the learning rate"),
-        ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
-        ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
-        ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
-    ],
+@each(
+    "changed, error, words",
+    ({"records": 0}, InvalidInput, "records must be an integer >= 1"),
+    ({"mu": None}, InvalidInput, "exactly one target"),
+    ({"epsilon": 1.0, "delta": 1e-5}, InvalidInput, "exactly one target"),
+    ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
+    ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
+    ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
+    ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
+    ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
+    ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
+    ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
+    ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
+    ({"mechanisms": ["mafalda@all/curvature=power:1"]}, UnsupportedMechanism, "depends on the learning rate"),
+    ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
+    ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
+    ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
 )
 def test_what_is_refused(changed, error, words):
     given = {"graph": RING, "records": 50, "privacy": PRIVACY, "mu": 1.0, **SMALL, **changed}

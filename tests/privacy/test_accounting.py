@@ -69,8 +69,6 @@ def clear(algorithm, model, release=None):
 
 
 # ---- more seen, more known -----------------------------------------------------------------------------------------
-
-
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
@@ -158,8 +156,6 @@ def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
 
 
 # ---- more steps, less noise ----------------------------------------------------------------------------------------
-
-
 @given(FEW, kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
 def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
@@ -192,8 +188,6 @@ def test_more_participation_never_less_loss(algorithm, attacker):
 
 
 # ---- data processing and joint releases ----------------------------------------------------------------------------
-
-
 def value(A, B):
     T = A.shape[1]
     (sensitivity,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
@@ -224,8 +218,6 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
 
 
 # ---- exact and certified -------------------------------------------------------------------------------------------
-
-
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
@@ -236,7 +228,6 @@ def test_exact_is_never_above_certified(algorithm, data):
 
 
 # ---- Florentine families, attacker 0, uniform gossip, ten steps ----------------------------------------------------
-
 FLORENTINE = {
     1: 9.3985964,
     2: 0.1300925,
@@ -283,7 +274,6 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
 
 
 # ---- what comes out ------------------------------------------------------------------------------------------------
-
 RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
 
 
@@ -301,8 +291,7 @@ def test_every_victim_has_two_numbers():
 def test_victims_that_are_asked_for():
     calls = []
     few = sensitivity_by_victim(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
-    assert [loss.victim for loss in few] == [4, 2]
-    assert len(calls) == 6
+    assert ([loss.victim for loss in few], len(calls)) == ([4, 2], 6)
     refuses(r"below 6, got 99", lambda: sensitivity_by_victim(RING, trust.PNDP([0]), victims=[99]))
     refuses("victim", lambda: sensitivity_by_victim(RING, trust.PNDP([0]), victims=[-1]))
     refuses("no victim is left", lambda: sensitivity_by_victim(RING, trust.PNDP(range(6))))
@@ -352,13 +341,10 @@ def test_infinite_loss_is_a_value():
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
     guarantee = account(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
-    assert guarantee.mu == math.inf
-    assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
+    assert (guarantee.mu, dataclasses.replace(guarantee, adaptive=False).mu) == (math.inf, math.inf)
 
 
 # ---- what is hidden is read off the masks ----------------------------------------------------------------------------
-
-
 def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
     seen = np.arange(5) == 1
@@ -382,8 +368,6 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
 
 
 # ---- messages that are never sent ------------------------------------------------------------------------------------
-
-
 @st.composite
 def views_of_zip_dl(draw):
     """(algorithm, trust model, release): any messages seen, those never sent included, or averages of them."""

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -41,8 +41,6 @@ ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.Full
 
 
 # ---- the row-space test --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_all_messages_seen_is_adaptive(name, model):
@@ -197,7 +195,6 @@ def test_few_seen_rows_do_not_make_a_large_model_operator():
 
 
 # ---- the counterexample -------------------------------------------------------------------------------------------
-
 # u - w - v, two steps, u = 0 takes part in the first, v = 2 attacks, W_wu = 1/3
 COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))
 ATTACK = trust.PNDP([2])
@@ -228,8 +225,7 @@ def test_the_counterexample_is_real():
 
 def test_the_fixed_number_is_not_given_out_for_training():
     loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none")}[0]
-    assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
-    assert loss.bound == "exact"
+    assert (loss.sensitivity_squared, loss.bound) == (pytest.approx(0.1, rel=2e-6), "exact")
     assert not loss.adaptive
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
     assert loss.adaptive_by == "all messages seen"
@@ -278,8 +274,6 @@ def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------
-
-
 # every step, so that even a neighbour loses more to adaptive gradients
 RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), gossip_rounds=1)
 
@@ -319,18 +313,14 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "text"),
-    [
-        ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),
-        ("spatial", trust.PNDP([0]), r"'spatial'.*not proved"),
-        ("zip-dl, own", trust.PNDP([0]), r"'zip-dl'.*not proved"),
-        ("dp-dsgd", trust.Central(), "not seen averages"),
-        ("none", trust.PNDP([0]), r"'none'.*ZeroNoise"),
-        ("dp-dsgd", TrustModel.from_masks(known_noise=np.arange(12).reshape(3, 4) == 0), "known at all steps"),
-    ],
+@each(
+    "name, model, text",
+    ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),
+    ("spatial", trust.PNDP([0]), r"'spatial'.*not proved"),
+    ("zip-dl, own", trust.PNDP([0]), r"'zip-dl'.*not proved"),
+    ("dp-dsgd", trust.Central(), "not seen averages"),
+    ("none", trust.PNDP([0]), r"'none'.*ZeroNoise"),
+    ("dp-dsgd", TrustModel.from_masks(known_noise=np.arange(12).reshape(3, 4) == 0), "known at all steps"),
 )
 def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
     algorithm = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)

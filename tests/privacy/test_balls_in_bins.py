@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy.stats import norm
@@ -346,12 +346,10 @@ def test_epsilon_is_never_below_the_true_one_and_at_most_two_percent_above(log_m
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(
-    ("multiplier", "bins", "delta"),
-    [
-        *[(0.1, 2, 1e-12), (0.1, 64, 1e-3), (3.0, 5, 1e-12), (30.0, 3, 1e-12)],
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in [(0.1, 1000, 1e-5), (0.5, 1000, 1e-12)]),  # seconds
-    ],
+@each(
+    "multiplier, bins, delta",
+    *[(0.1, 2, 1e-12), (0.1, 64, 1e-3), (3.0, 5, 1e-12), (30.0, 3, 1e-12)],
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in [(0.1, 1000, 1e-5), (0.5, 1000, 1e-12)]),  # seconds
 )
 def test_extreme_numbers(multiplier, bins, delta, adjacency):
     require_close(multiplier, bins, delta, adjacency)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
@@ -183,15 +183,13 @@ def test_a_run_adds_the_noise_of_the_budgets():
     np.testing.assert_allclose(spread * batch, [1 / WISHED[u] for u in range(4)], rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("mu", "message"),
-    [
-        ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
-        ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
-        ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
-        ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),
-        ({**WISHED, 2: 1e-9}, "within a factor"),
-    ],
+@each(
+    "mu, message",
+    ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
+    ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
+    ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
+    ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),
+    ({**WISHED, 2: 1e-9}, "within a factor"),
 )
 def test_budgets_that_are_none_are_refused(mu, message):
     refuses(message, lambda: calibrated(ring(), mu))

@@ -165,8 +165,6 @@ def test_what_does_not_compose_or_scale_is_refused():
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------
-
-
 @given(
     300, root=st.floats(1e-6, 1e6), known=st.floats(1e-6, 1e6), power=st.floats(0.05, 20),
     infinite_below=st.floats(0, 1), coarse=st.floats(1, 1.2), precision=st.floats(1e-5, 1e-2),
@@ -330,8 +328,7 @@ def test_an_accountant_gives_at_least_the_epsilon_of_the_guarantee(adjacency, re
 def test_poisson_sampled_steps_are_sampled_events(adjacency):
     accounted = guarantee(mfdl.PoissonSampling(0.1, 20), adjacency)
     event = accounted.dp_event().event
-    assert event.count == 20
-    assert epsilon(event) == pytest.approx(accounted.epsilon(DELTA), rel=1e-2)
+    assert (event.count, epsilon(event)) == (20, pytest.approx(accounted.epsilon(DELTA), rel=1e-2))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume, example
 from hypothesis import strategies as st
 from loss_numbers import EXTRA_DIGITS, SLACK, deltas, epsilons, exact_a, log_uniform, mu_and_epsilon, mus
@@ -37,8 +37,6 @@ NAN = math.nan
 
 
 # ---- epsilon and mu --------------------------------------------------------------------------------------
-
-
 @example(1e-6, 1e-300)
 @example(1e-6, 0.5)
 @example(100.0, 1e-300)
@@ -167,8 +165,6 @@ def test_a_published_conversion_that_fails_for_large_epsilon_is_not_ours():
 
 
 # ---- Rényi and composition -------------------------------------------------------------------------------
-
-
 @given(log_uniform(1e-6, 100.0), log_uniform(1.0, 1e6))
 def test_renyi_epsilon_is_rounded_up_by_one_float_at_most(mu, order):
     true = Fraction(order) * Fraction(mu) ** 2 / 2
@@ -226,8 +222,6 @@ def test_limits_of_compose():
 
 
 # ---- from clipping and noise to mu -----------------------------------------------------------------------
-
-
 @given(log_uniform(1e-3, 1e3), log_uniform(1e-3, 1e3), log_uniform(1e-3, 1e3))
 def test_the_three_adjacencies_against_the_closed_form(multiplier, sensitivity, clip_norm):
     shifts = {adjacency: record_shift(adjacency, clip_norm) for adjacency in ADJACENCIES}
@@ -264,50 +258,46 @@ def test_limits_of_noise():
 
 
 # ---- bad input -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: delta_from_mu(-1.0, 1.0), r"^mu must be a finite number >= 0, got -1.0"),
-        (lambda: delta_from_mu(NAN, 1.0), r"^mu must be .* got nan"),
-        (lambda: delta_from_mu("1", 1.0), r"^mu must be .* got '1'"),
-        (lambda: delta_from_mu(1.0, -0.5), r"^epsilon must be a finite number >= 0, got -0.5"),
-        (lambda: log_delta_from_mu(1.0, NAN), r"^epsilon must be .* got nan"),
-        (lambda: log_delta_from_mu(-INF, 1.0), r"^mu must be .* got -inf"),
-        (lambda: epsilon_from_mu(NAN, 1e-5), r"^mu must be .* got nan"),
-        (lambda: epsilon_from_mu(1.0, 1.0), r"^delta must be a number in \[0, 1\), got 1.0"),
-        (lambda: epsilon_from_mu(1.0, -1e-9), r"^delta must be .* got -1e-09"),
-        (lambda: epsilon_from_mu(1.0, NAN), r"^delta must be .* got nan"),
-        (lambda: epsilon_from_mu(0.0, 2.0), r"^delta must be .* got 2.0"),
-        (lambda: mu_from_epsilon(0.0, 1e-5), r"^epsilon must be a finite number > 0, got 0.0"),
-        (lambda: mu_from_epsilon(-1.0, 1e-5), r"^epsilon must be a finite number > 0, got -1.0"),
-        (lambda: mu_from_epsilon(INF, 1e-5), r"^epsilon must be a finite number > 0, got inf"),
-        (lambda: mu_from_epsilon(NAN, 1e-5), r"^epsilon must be .* got nan"),
-        (lambda: mu_from_epsilon(1.0, 0.0), r"^delta must be a number strictly between 0 and 1, got 0.0"),
-        (lambda: mu_from_epsilon(1.0, 1.0), r"^delta must be a number strictly between 0 and 1, got 1.0"),
-        (lambda: renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
-        (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
-        (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
-        (lambda: epsilon_from_renyi(1.0, 1.0), r"^delta must be .* got 1.0"),
-        (lambda: mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
-        (lambda: mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
-        (lambda: epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
-        (lambda: compose([1.0, NAN]), r"^mus must be .* got nan"),
-        (lambda: compose([INF, -1.0]), r"^mus must be .* got -1.0"),
-        (lambda: record_shift("replace", 1.0), r"^unknown adjacency 'replace'; did you mean 'replace-one'\?"),
-        (lambda: record_shift("zero-out", 0.0), r"^clip_norm must be a finite number > 0, got 0.0"),
-        (lambda: record_shift("zero-out", INF), r"^clip_norm must be .* got inf"),
-        (lambda: record_shift("replace-one", 1e308), r"^record_shift must be .* got inf"),
-        (lambda: noise_std(-1.0, 1.0, 1.0), r"^noise_multiplier must be .* got -1.0"),
-        (lambda: noise_std(1.0, INF, 1.0), r"^sensitivity must be .* got inf"),
-        (lambda: noise_std(1.0, 1.0, 0.0), r"^record_shift must be .* got 0.0"),
-        (lambda: noise_std(1e200, 1e200, 1.0), r"^noise_std must be .* got inf"),
-        (lambda: mu_from_noise_std(-1.0, 1.0, 1.0), r"^sensitivity must be .* got -1.0"),
-        (lambda: mu_from_noise_std(1.0, 0.0, 1.0), r"^record_shift must be .* got 0.0"),
-        (lambda: mu_from_noise_std(1.0, 1.0, NAN), r"^noise_std must be .* got nan"),
-        (lambda: mu_from_noise_std(1.0, 1.0, INF), r"^noise_std must be .* got inf"),
-    ],
+@each(
+    "call, message",
+    (lambda: delta_from_mu(-1.0, 1.0), r"^mu must be a finite number >= 0, got -1.0"),
+    (lambda: delta_from_mu(NAN, 1.0), r"^mu must be .* got nan"),
+    (lambda: delta_from_mu("1", 1.0), r"^mu must be .* got '1'"),
+    (lambda: delta_from_mu(1.0, -0.5), r"^epsilon must be a finite number >= 0, got -0.5"),
+    (lambda: log_delta_from_mu(1.0, NAN), r"^epsilon must be .* got nan"),
+    (lambda: log_delta_from_mu(-INF, 1.0), r"^mu must be .* got -inf"),
+    (lambda: epsilon_from_mu(NAN, 1e-5), r"^mu must be .* got nan"),
+    (lambda: epsilon_from_mu(1.0, 1.0), r"^delta must be a number in \[0, 1\), got 1.0"),
+    (lambda: epsilon_from_mu(1.0, -1e-9), r"^delta must be .* got -1e-09"),
+    (lambda: epsilon_from_mu(1.0, NAN), r"^delta must be .* got nan"),
+    (lambda: epsilon_from_mu(0.0, 2.0), r"^delta must be .* got 2.0"),
+    (lambda: mu_from_epsilon(0.0, 1e-5), r"^epsilon must be a finite number > 0, got 0.0"),
+    (lambda: mu_from_epsilon(-1.0, 1e-5), r"^epsilon must be a finite number > 0, got -1.0"),
+    (lambda: mu_from_epsilon(INF, 1e-5), r"^epsilon must be a finite number > 0, got inf"),
+    (lambda: mu_from_epsilon(NAN, 1e-5), r"^epsilon must be .* got nan"),
+    (lambda: mu_from_epsilon(1.0, 0.0), r"^delta must be a number strictly between 0 and 1, got 0.0"),
+    (lambda: mu_from_epsilon(1.0, 1.0), r"^delta must be a number strictly between 0 and 1, got 1.0"),
+    (lambda: renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
+    (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
+    (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
+    (lambda: epsilon_from_renyi(1.0, 1.0), r"^delta must be .* got 1.0"),
+    (lambda: mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
+    (lambda: mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
+    (lambda: epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
+    (lambda: compose([1.0, NAN]), r"^mus must be .* got nan"),
+    (lambda: compose([INF, -1.0]), r"^mus must be .* got -1.0"),
+    (lambda: record_shift("replace", 1.0), r"^unknown adjacency 'replace'; did you mean 'replace-one'\?"),
+    (lambda: record_shift("zero-out", 0.0), r"^clip_norm must be a finite number > 0, got 0.0"),
+    (lambda: record_shift("zero-out", INF), r"^clip_norm must be .* got inf"),
+    (lambda: record_shift("replace-one", 1e308), r"^record_shift must be .* got inf"),
+    (lambda: noise_std(-1.0, 1.0, 1.0), r"^noise_multiplier must be .* got -1.0"),
+    (lambda: noise_std(1.0, INF, 1.0), r"^sensitivity must be .* got inf"),
+    (lambda: noise_std(1.0, 1.0, 0.0), r"^record_shift must be .* got 0.0"),
+    (lambda: noise_std(1e200, 1e200, 1.0), r"^noise_std must be .* got inf"),
+    (lambda: mu_from_noise_std(-1.0, 1.0, 1.0), r"^sensitivity must be .* got -1.0"),
+    (lambda: mu_from_noise_std(1.0, 0.0, 1.0), r"^record_shift must be .* got 0.0"),
+    (lambda: mu_from_noise_std(1.0, 1.0, NAN), r"^noise_std must be .* got nan"),
+    (lambda: mu_from_noise_std(1.0, 1.0, INF), r"^noise_std must be .* got inf"),
 )
 def test_bad_input_names_the_argument(call, message):
     refuses(message, call)
@@ -458,8 +448,7 @@ def test_log_delta_of_the_smallest_mu_is_as_tight_as_of_any(mu):
 
 
 def test_limits_of_delta():
-    assert delta_from_mu(0.0, 0.0) == 0.0
-    assert delta_from_mu(0.0, 3.0) == 0.0
+    assert (delta_from_mu(0.0, 0.0), delta_from_mu(0.0, 3.0)) == (0.0, 0.0)
     assert delta_from_mu(INF, 3.0) == delta_from_mu(INF, INF) == 1.0
     assert delta_from_mu(2.0, INF) == 0.0
     assert log_delta_from_mu(0.0, 1.0) == log_delta_from_mu(2.0, INF) == -INF

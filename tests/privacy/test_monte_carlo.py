@@ -231,8 +231,6 @@ def test_samples_are_for_secret_bins():
 
 
 # ---- long ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "hull", "stride", "samples"), [(0.7, 3.61, 2.01, 1.90), (2.0, 1.40, 1.10, 1.00)])
 def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):

@@ -72,8 +72,6 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
 
 
 # ---- the Gram ------------------------------------------------------------------------------------------------------
-
-
 @given(50, case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
     algorithm, model = case
@@ -238,8 +236,6 @@ def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
 
 
 # ---- what is covered -----------------------------------------------------------------------------------------------
-
-
 def test_leaks_are_named():
     algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
     end, middle, _ = view_grams(trust.LDP().view(algorithm, 0), range(3))
@@ -345,8 +341,6 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 
 
 # ---- numbers for training ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,))]
 )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -120,8 +120,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
     alone, other, joint, attacks = mfdl.privacy.sensitivity_by_victim(
         PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
     )
-    assert joint.victim == (0, 3)
-    assert joint.bound == "exact"
+    assert (joint.victim, joint.bound) == ((0, 3), "exact")
     added = (math.sqrt(alone.sensitivity_squared) + math.sqrt(other.sensitivity_squared)) ** 2
     assert alone.sensitivity_squared < joint.sensitivity_squared < added
     assert math.isinf(attacks.sensitivity_squared)
@@ -131,8 +130,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
     three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
     alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
-    assert joint.sensitivity_squared == pytest.approx(4 * alone.sensitivity_squared)
-    assert joint.bound == "upper"
+    assert (joint.sensitivity_squared, joint.bound) == (pytest.approx(4 * alone.sensitivity_squared), "upper")
     assert joint.non_adaptive_sensitivity.form == ADDED
     assert "added up" in joint.explanation()
 
@@ -201,8 +199,6 @@ def test_a_bare_view_has_joint_numbers():
 
 
 # ---- what is said and refused ----------------------------------------------------------------------------------------
-
-
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **HOW), mu=1.0)
     guarantee = mechanism.guarantee
@@ -231,19 +227,17 @@ def test_named_groups_count_beside_the_nodes():
     assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
 
 
-@pytest.mark.parametrize(
-    ("accounted", "declared", "covered"),
-    [
-        (1, 1, True),
-        (1, 2, False),
-        (2, 2, True),
-        (2, [(0, 3)], True),
-        (2, [(0, 1, 2)], False),
-        ([(0, 1, 2)], [(0, 2)], True),
-        ([(0, 1)], 2, False),
-        (Owners(2, same_steps=True), 2, False),
-        (Owners(2, same_steps=True), 1, True),
-    ],
+@each(
+    "accounted, declared, covered",
+    (1, 1, True),
+    (1, 2, False),
+    (2, 2, True),
+    (2, [(0, 3)], True),
+    (2, [(0, 1, 2)], False),
+    ([(0, 1, 2)], [(0, 2)], True),
+    ([(0, 1)], 2, False),
+    (Owners(2, same_steps=True), 2, False),
+    (Owners(2, same_steps=True), 1, True),
 )
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
     mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **HOW), mu=1.0)
@@ -254,16 +248,14 @@ def test_training_refuses_records_of_more_owners_than_accounted(accounted, decla
         refuses(r"may be held by .* calibrate with owners=", mfdl.replay, mechanism, task, seeds=[0])
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"owners": 0}, "owners must be"),
-        ({"owners": 5}, "at most the 4 nodes"),
-        ({"owners": [(0, 0)]}, "two or more distinct"),
-        ({"owners": [(0, 9)]}, "node index below 4"),
-        ({"owners": []}, r"groups of nodes such as \[\(0, 3\)\]"),
-        ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
-    ],
+@each(
+    "given, why",
+    ({"owners": 0}, "owners must be"),
+    ({"owners": 5}, "at most the 4 nodes"),
+    ({"owners": [(0, 0)]}, "two or more distinct"),
+    ({"owners": [(0, 9)]}, "node index below 4"),
+    ({"owners": []}, r"groups of nodes such as \[\(0, 3\)\]"),
+    ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
 )
 def test_owners_that_make_no_sense_are_refused(given, why):
     refuses(why, lambda: mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **HOW), noise_std=1.0))

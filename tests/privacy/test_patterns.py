@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
@@ -139,8 +139,7 @@ def test_shared_sensitivity_alone_is_gaussian():
     curve = ProductGaussian(1.0, 1.0, (faint,), (1,), 2.0, "zero-out")
     assert curve.epsilon(1e-5) == pytest.approx(Gaussian(1.0, "zero-out").epsilon(1e-5), rel=1e-3)
     assert curve.epsilon(1e-5) >= Gaussian(1.0, "zero-out").epsilon(1e-5)
-    assert curve.at(0.0).epsilon(1e-5) == math.inf
-    assert curve.at(0.0).delta(1.0) == 1.0
+    assert (curve.at(0.0).epsilon(1e-5), curve.at(0.0).delta(1.0)) == (math.inf, 1.0)
     both = curve.composed_with(BallsInBinsGaussian(2.0, 4, ((4, 0.0),), "zero-out"))
     assert both.epsilon(1e-5) > curve.epsilon(1e-5)
     refuses("same adjacency", ProductGaussian, 1.0, 1.0, (faint,), (1,), 2.0, "replace-one")
@@ -276,8 +275,7 @@ def test_encoders_with_all_noise_seen():
     many = np.kron(prefix, np.eye(3))
     by_node = ParticipationByNode([Single(6), EveryStep(6), Single(6)])
     answer = mfdl.privacy.general_sensitivity(many, np.eye(18), by_node, num_nodes=3)
-    assert answer.node == 1
-    assert answer.squared == pytest.approx(91, rel=1e-6)
+    assert (answer.node, answer.squared) == (1, pytest.approx(91, rel=1e-6))
 
 
 def test_matrices_of_many_kinds():
@@ -308,19 +306,17 @@ def test_a_large_rank_deficient_b_has_both_bounds():
         assert bounded.why
 
 
-@pytest.mark.parametrize(
-    ("C", "B", "options", "text"),
-    [
-        (np.eye(3), np.eye(3), {}, r"C must have shape \(p, 2\) for 2 steps of 1 nodes"),
-        (np.eye(2), np.eye(3), {}, "B shape"),
-        (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
-        (np.eye(2), [[np.nan, 1]], {}, "B must be finite"),
-        (np.eye(2), np.ones(2), {}, "B must have 2 dimensions"),
-        (np.eye(2) * 1e80, np.eye(2), {}, "C must have entries that are 0 or between 1e-60 and 1e"),
-        (aslinearoperator(np.eye(2)), np.eye(2), {}, r"C must be an array or a sparse matrix"),
-        (np.eye(2), np.eye(2), {"method": "fast"}, "method"),
-        (np.eye(2), np.eye(2), {"workload": np.eye(3)}, "workload must have shape"),
-    ],
+@each(
+    "C, B, options, text",
+    (np.eye(3), np.eye(3), {}, r"C must have shape \(p, 2\) for 2 steps of 1 nodes"),
+    (np.eye(2), np.eye(3), {}, "B shape"),
+    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
+    (np.eye(2), [[np.nan, 1]], {}, "B must be finite"),
+    (np.eye(2), np.ones(2), {}, "B must have 2 dimensions"),
+    (np.eye(2) * 1e80, np.eye(2), {}, "C must have entries that are 0 or between 1e-60 and 1e"),
+    (aslinearoperator(np.eye(2)), np.eye(2), {}, r"C must be an array or a sparse matrix"),
+    (np.eye(2), np.eye(2), {"method": "fast"}, "method"),
+    (np.eye(2), np.eye(2), {"workload": np.eye(3)}, "workload must have shape"),
 )
 def test_factors_that_do_not_fit(C, B, options, text):
     refuses(text, lambda: mfdl.privacy.general_sensitivity(C, B, EveryStep(2), **options))

@@ -114,8 +114,6 @@ def test_factors_that_do_not_fit_are_refused():
 
 
 # ---- entries that are rounded products ------------------------------------------------------------------------------
-
-
 @given(100, case=factors(), seed=st.integers(0, 2**32))
 def test_the_number_of_matrices_near_a_rounded_product_is_that_of_the_factors(case, seed):
     S, M, N = case

@@ -149,8 +149,6 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------
-
-
 def decided(A, B, **options):
     """Which columns get a finite number from `whiten`, and what it bounds X by."""
     white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **options)

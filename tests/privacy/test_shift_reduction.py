@@ -6,7 +6,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -110,8 +110,7 @@ class TestAgainstTheTrueLoss:
         # the message of w in step 1 is its model, with no noise of that step: u alone must absorb its record
         away = np.array([[True, True, True], [True, False, True]])
         problem = one_attacker(self.PATH, 2, attacker=2, lipschitz=[lipschitz] * 2, present=away)
-        assert value(problem, 0, [0]) == pytest.approx(1.0, rel=1e-9)
-        assert value(problem, 1, [1]) == 0.0
+        assert (value(problem, 0, [0]), value(problem, 1, [1])) == (pytest.approx(1.0, rel=1e-9), 0.0)
         assert value(problem, 0, [1]) == 0.0  # too late to be heard
 
 
@@ -309,34 +308,31 @@ class TestRefusals:
         rates = np.ones(10)
         rates[4] = 0.0
         problem = florentine(1.0, rates=rates)
-        assert value(problem, 1, [4]) == 0.0
-        assert value(problem, 1, range(10)) == pytest.approx(9, rel=1e-6)
+        assert (value(problem, 1, [4]), value(problem, 1, range(10))) == (0.0, pytest.approx(9, rel=1e-6))
 
     def test_overflow_is_infinite_not_zero(self):
         problem = florentine(1e200, seen=spread(np.zeros((10, 15), dtype=bool), 0, 0.3))
         assert value(problem, 3, range(10), iterations=50) >= 9  # the last message of node 3 is unseen
         assert cost_upper_bound(problem, 3, range(10), np.full((10, 15), 1e300)) == math.inf
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"rates": -np.ones(10)}, "rates must be >= 0"),
-            ({"rates": np.full(10, 1e-200)}, "rates must lie between"),
-            ({"lipschitz": np.ones(9)}, "one entry per step"),
-            ({"lipschitz": np.full(10, math.inf)}, "lipschitz must be finite"),
-            ({"divisors": np.zeros(15)}, "divisors must be > 0"),
-            ({"mixing": [-np.eye(15)] * 10}, r"mixing\[0\] must hold"),
-            ({"mixing": [np.eye(14)] * 10}, r"mixing\[0\] must have shape"),
-            ({"step_of_round": np.arange(10)[::-1].copy()}, "once, in order"),
-            ({"step_of_round": np.arange(9)}, "one per matrix"),
-            ({"seen": np.zeros((10, 15))}, "seen must be a boolean"),
-            ({"pinned": np.zeros((10, 15), dtype=bool)}, "pinned must be a boolean"),
-            ({"noise_gram": np.ones((10, 10))}, "positive definite"),
-            ({"noise_gram": np.tril(np.ones((10, 10)))}, "symmetric"),
-            ({"noise_gram": np.eye(9)}, "noise_gram must have shape"),
-            ({"noise_gram": np.eye(10), "noise_weights": np.ones((10, 15))}, "not both"),
-            ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have shape"),
-        ],
+    @each(
+        "changes, message",
+        ({"rates": -np.ones(10)}, "rates must be >= 0"),
+        ({"rates": np.full(10, 1e-200)}, "rates must lie between"),
+        ({"lipschitz": np.ones(9)}, "one entry per step"),
+        ({"lipschitz": np.full(10, math.inf)}, "lipschitz must be finite"),
+        ({"divisors": np.zeros(15)}, "divisors must be > 0"),
+        ({"mixing": [-np.eye(15)] * 10}, r"mixing\[0\] must hold"),
+        ({"mixing": [np.eye(14)] * 10}, r"mixing\[0\] must have shape"),
+        ({"step_of_round": np.arange(10)[::-1].copy()}, "once, in order"),
+        ({"step_of_round": np.arange(9)}, "one per matrix"),
+        ({"seen": np.zeros((10, 15))}, "seen must be a boolean"),
+        ({"pinned": np.zeros((10, 15), dtype=bool)}, "pinned must be a boolean"),
+        ({"noise_gram": np.ones((10, 10))}, "positive definite"),
+        ({"noise_gram": np.tril(np.ones((10, 10)))}, "symmetric"),
+        ({"noise_gram": np.eye(9)}, "noise_gram must have shape"),
+        ({"noise_gram": np.eye(10), "noise_weights": np.ones((10, 15))}, "not both"),
+        ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have shape"),
     )
     def test_bad_problems(self, changes, message):
         refuses(message, florentine, 1.0, **changes)

@@ -39,8 +39,6 @@ def masked(algorithm, seen, *, gradients=None, noise=None, release="none"):
 
 
 # ---- noise that is faint, or cancels ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("share", [1e-15, 1e-12, 1e-9])
 @pytest.mark.parametrize("form", ["injections", "dense, exact ranks", "dense"])
 @pytest.mark.parametrize("T", [1, 2])
@@ -122,8 +120,6 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
 
 
 # ---- what is seen, and what is sent ----------------------------------------------------------------------------------
-
-
 def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     """Shift reduction must not drop it: the adaptive number is never below the one for non-adaptive gradients."""
     apart = gossip.from_array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
@@ -175,8 +171,7 @@ def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
 
     built = algorithms.dp_dsgd(Dynamics(THIRDS), EveryStep(2))
     losses = [loss.sensitivity_squared for loss in sensitivity_by_victim(built, Insider())]
-    assert losses[:2] == pytest.approx([2, 2])
-    assert losses[2] == math.inf
+    assert (losses[:2], losses[2]) == (pytest.approx([2, 2]), math.inf)
 
 
 def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
@@ -189,8 +184,6 @@ def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
 
 
 # ---- gradients at models that nobody sees ----------------------------------------------------------------------------
-
-
 def hidden_weight(size, through):
     """Two nodes; node 1's gradient is taken at a model that holds `size` of a state nobody sees, by M or by F."""
     maps = {
@@ -240,8 +233,6 @@ def test_known_models_are_those_that_rational_rows_span(algorithm, data):
 
 
 # ---- every injected sum seen -----------------------------------------------------------------------------------------
-
-
 @given(80, user_algorithms(together=True), st.data())
 def test_injections_seen_bound_every_view(algorithm, data):
     """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
@@ -269,8 +260,6 @@ def test_noise_that_enters_elsewhere_is_not_bounded_so():
 
 
 # ---- batch sizes -----------------------------------------------------------------------------------------------------
-
-
 def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     """Noise apart from gradients: dividing both leaves messages of the same sum, so divisors do not cancel."""
     apart = from_maps({"P": np.eye(2), "Q": -np.eye(2), "R": [[0.0, 1], [1, 0]], "K": HALF.weights}, EveryStep(2))
@@ -287,8 +276,6 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
 
 
 # ---- bare views ------------------------------------------------------------------------------------------------------
-
-
 @given(60, st.integers(0, 2**32 - 1))
 def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
     """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""
@@ -308,8 +295,6 @@ def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
 
 
 # ---- a few cases of the soundness campaign ---------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def statements():
     sys.path.insert(0, str(EXPERIMENTS))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _guarantees import guarantees
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
@@ -49,8 +49,6 @@ def explicit(*patterns):
 
 
 # ---- mechanisms ------------------------------------------------------------------------------------------------------
-
-
 def test_patterns_that_read_alike_are_not_alike():
     """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
     few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
@@ -72,14 +70,12 @@ def test_a_guarantee_of_another_algorithm_is_refused():
     refuses("the guarantee is for another algorithm", dataclasses.replace, other, guarantee=mine.guarantee)
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
-    [
-        {"curve": Gaussian(0.0, "zero-out"), "sensitivity": 0.0},
-        {"victim": "node 3"},
-        {"trust": "central"},
-        {"participation": "once"},
-    ],
+    {"curve": Gaussian(0.0, "zero-out"), "sensitivity": 0.0},
+    {"victim": "node 3"},
+    {"trust": "central"},
+    {"participation": "once"},
 )
 def test_an_edited_guarantee_is_no_mechanism_s(change):
     calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
@@ -220,8 +216,6 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
-
-
 def guarantee_of(algorithm, losses, *, model=GIVEN["trust"], **options):
     return guarantees(algorithm, losses, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, **options)
 
@@ -266,8 +260,6 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):
     calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     path = tmp_path / "guarantee.json"
@@ -285,8 +277,6 @@ def test_a_file_is_what_it_claims_and_says_so(tmp_path):
 
 
 # ---- attackers -------------------------------------------------------------------------------------------------------
-
-
 def test_an_index_and_a_label_are_two_attackers():
     """Nodes labelled "1", "0": the index 0 and the label "0" are two nodes, though both read "node 0"."""
     graph = nx.relabel_nodes(nx.path_graph(3), {0: "1", 1: "0", 2: "2"})
@@ -336,21 +326,18 @@ def test_a_fingerprint_names_the_part_that_differs():
 
 
 # ---- why -------------------------------------------------------------------------------------------------------------
-
 HIDDEN = algorithms.dp_dsgd(DYN, EveryStep(2))
 TRACKING = algorithms.gradient_tracking(DYN, EveryStep(3))
 FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "model", "rule", "way_out"),
-    [
-        (HIDDEN, trust.LDP(), "", ""),
-        (HIDDEN, trust.PNDP([0]), "same attackers if they see every message", "lipschitz=L can give a smaller number"),
-        (TRACKING, trust.PNDP([0]), "see every message|every injected sum", "exact|lipschitz"),
-        (algorithms.build("none", DYN, EveryStep(2)), trust.LDP(), "No finite number: ", "no noise"),
-        (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
-    ],
+@each(
+    "algorithm, model, rule, way_out",
+    (HIDDEN, trust.LDP(), "", ""),
+    (HIDDEN, trust.PNDP([0]), "same attackers if they see every message", "lipschitz=L can give a smaller number"),
+    (TRACKING, trust.PNDP([0]), "see every message|every injected sum", "exact|lipschitz"),
+    (algorithms.build("none", DYN, EveryStep(2)), trust.LDP(), "No finite number: ", "no noise"),
+    (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
 )
 def test_a_number_says_which_rule_gave_it(algorithm, model, rule, way_out):
     guarantee = mfdl.account(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)

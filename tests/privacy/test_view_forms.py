@@ -76,8 +76,6 @@ def test_any_form_is_the_dense_definition(case):
 
 
 # ---- range form = null-space form ---------------------------------------------------------------------------------
-
-
 @given(
     60,
     n=st.integers(2, 6),
@@ -188,8 +186,6 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
 
 
 # ---- rational arithmetic ------------------------------------------------------------------------------------------
-
-
 @given(300, case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
@@ -247,8 +243,6 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
 
 
 # ---- rank-deficient noise -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("edges", [None, [1, -1, 1, -1, -1]])
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
@@ -289,8 +283,6 @@ def test_noise_near_the_tolerance_is_never_overestimated(faint):
 
 
 # ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
-
-
 def user_level(model, algorithm, victim, release="none"):
     grams = view_grams(model.view(algorithm, victim, release=release), [victim])[0]
     return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
@@ -327,8 +319,6 @@ def test_zip_dl_pairs_on_a_ring():
 
 
 # ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
-
-
 def test_decor_on_a_ring_of_eight():
     algorithm = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
     seen = [user_level(trust.Colluding((0,)), algorithm, u) for u in (1, 2, 3, 4)]
@@ -379,8 +369,6 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
 
 
 # ---- beyond the builders --------------------------------------------------------------------------------------------
-
-
 def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
     base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))

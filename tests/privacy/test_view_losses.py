@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
@@ -37,8 +37,6 @@ SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
 
 # ---- against rational arithmetic ------------------------------------------------------------------------------------
-
-
 @st.composite
 def matrices(draw):
     """(A, B, nodes) over two steps: B of any rank, A in its range or not, rows and columns of sizes of their own."""
@@ -82,8 +80,7 @@ def test_a_leak_in_one_step_leaves_the_other_its_number():
     (both,), (first,), (second,) = (view_losses(view, scheme) for scheme in schemes)
     assert both.sensitivity_squared == first.sensitivity_squared == math.inf
     assert "step 0 shows without noise" in both.non_adaptive_sensitivity.why
-    assert second.bound == "exact"
-    assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
+    assert (second.bound, second.sensitivity_squared) == ("exact", pytest.approx(2.0**120, rel=1e-6))
 
 
 @given(100, case=matrices(), data=st.data())
@@ -139,8 +136,6 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
 
 
 # ---- against builders -----------------------------------------------------------------------------------------------
-
-
 @given(60, case=view_cases(exact=True))
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
@@ -239,8 +234,6 @@ def test_zip_dl_by_hand():
 
 
 # ---- adaptive gradients ---------------------------------------------------------------------------------------------
-
-
 def models_of(algorithm):
     return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ np.eye(
         algorithm.noise.shape[1]
@@ -300,19 +293,17 @@ def test_models_and_times_decide_what_is_adaptive():
     assert not is_adaptive(combined)  # gradients in a known combination are not known one by one
 
 
-@pytest.mark.parametrize(
-    ("models", "row_steps", "text"),
-    [
-        (np.zeros((4, 4)), None, "models must be two matrices"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), None, "with models, row_steps must give"),
-        ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
-        ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
-        ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
-        ((np.eye(4, k=-1), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 0], "got step 0 for row 3, which holds a gradient of step 1"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 2], "row_steps must be 4 steps below 2"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0.0, 0, 1, 1], "row_steps must be 4 steps below 2"),
-    ],
+@each(
+    "models, row_steps, text",
+    (np.zeros((4, 4)), None, "models must be two matrices"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), None, "with models, row_steps must give"),
+    ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
+    ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
+    ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+    ((np.eye(4, k=-1), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 0], "got step 0 for row 3, which holds a gradient of step 1"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 2], "row_steps must be 4 steps below 2"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0.0, 0, 1, 1], "row_steps must be 4 steps below 2"),
 )
 def test_models_that_do_not_fit(models, row_steps, text):
     refuses(text, View, np.eye(4), np.eye(4), num_nodes=2, models=models, row_steps=row_steps)
@@ -334,8 +325,6 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
-
-
 def test_victims_and_participation_by_node():
     by_node = ParticipationByNode([Single(2), EveryStep(2), Single(2)])
     view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from refusals import refuses
@@ -162,27 +162,25 @@ class TestObjects:
         (tmp_path / "own.toml").write_text("[privacy]\nmu = 0.1\n")
         refuses(r"line 1, privacy: unknown table", mfdl.compare, config=tmp_path / "own.toml")
 
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
-            ({"task": "no-such"}, "no-such"),
-            ({"task": 3}, "task must be a Task"),
-            ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
-            ({"partition": "uniform"}, "the task given has its own"),
-            ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
-            ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
-            ({"gossip": np.eye(3)}, "one row per node of the graph"),
-            ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
-            ({"mu": []}, "mu must hold at least one value"),
-            ({"mu": "much"}, "mu must be a number or several"),
-            ({"privacy": "ldp"}, "privacy must be a Privacy"),
-            ({"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, owners=2)}, "a comparison takes no owners"),
-            (
-                {"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=mfdl.Cyclic(3, 2))},
-                "privacy and the options both say epochs",
-            ),
-        ],
+    @each(
+        "changed, message",
+        ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
+        ({"task": "no-such"}, "no-such"),
+        ({"task": 3}, "task must be a Task"),
+        ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
+        ({"partition": "uniform"}, "the task given has its own"),
+        ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
+        ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
+        ({"gossip": np.eye(3)}, "one row per node of the graph"),
+        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
+        ({"mu": []}, "mu must hold at least one value"),
+        ({"mu": "much"}, "mu must be a number or several"),
+        ({"privacy": "ldp"}, "privacy must be a Privacy"),
+        ({"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, owners=2)}, "a comparison takes no owners"),
+        (
+            {"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=mfdl.Cyclic(3, 2))},
+            "privacy and the options both say epochs",
+        ),
         ids=itertools.count(),
     )
     def test_what_cannot_be_compared_is_refused(self, tmp_path, changed, message):
@@ -245,16 +243,11 @@ class TestDoors:
         assert len(stores[0]) == 2
         assert all(hashes == stores[0] for hashes in stores)
 
-    @pytest.mark.parametrize(
-        ("privacy", "options"),
-        [
-            (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
-            (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
-            (
-                mfdl.participation.RandomAllocation(3, 2),
-                {"participation": "random-allocation", "epochs": 3, "period": 2},
-            ),
-        ],
+    @each(
+        "privacy, options",
+        (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
+        (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
+        (mfdl.participation.RandomAllocation(3, 2), {"participation": "random-allocation", "epochs": 3, "period": 2}),
         ids=str,
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
@@ -263,15 +256,13 @@ class TestDoors:
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
         assert Experiment(**options_of(asked), **target).scheme() == privacy
 
-    @pytest.mark.parametrize(
-        ("model", "options"),
-        [
-            (mfdl.trust.LDP(), {"trust": "ldp"}),
-            (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
-            (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
-            (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
-            (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
-        ],
+    @each(
+        "model, options",
+        (mfdl.trust.LDP(), {"trust": "ldp"}),
+        (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
+        (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
+        (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
+        (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
         ids=str,
     )
     def test_a_trust_model_of_the_library_is_stored_by_its_name(self, model, options):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -20,8 +20,6 @@ BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("ma
 
 
 # ---- expansion -------------------------------------------------------------------------------------------------------
-
-
 def distinct(values, most=3):
     return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True)
 
@@ -106,7 +104,6 @@ def test_of_ten_thousand_cells_each_has_its_name_and_graph_and_task_are_made_onc
 
 
 # ---- names of cells --------------------------------------------------------------------------------------------------
-
 OTHERS = {
     "mechanisms": ("dp-dsgd",), "task": "digits-mlp", "epsilon": 3.0, "trust": "eavesdropper", "release": "none",
     "settings": (), "partition": "dirichlet:alpha=10", "adjacency": "zero-out", "unit": "user", "graph": "path:n=4",
@@ -185,7 +182,6 @@ def test_files_of_one_name_are_told_apart_by_their_content(tmp_path):
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-
 FILE = """\
 # comment
 mechanisms = ["none", "mafalda", "dp-dsgd"]
@@ -216,28 +212,26 @@ def test_a_file_is_the_config_of_python(tmp_path):
     json.dumps(config.options(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "message"),
-    [
-        ("mu = [0.5, 2]", "mu = [0.5, 0]", 8, "mu: mu must be"),
-        ("mu = [0.5, 2]", 'mu = [0.5, "2"]', 8, "mu: must be a number, got '2'"),
-        ("mu = [0.5, 2]", "mu = [0.5, 0.5]", 8, "mu: mu must hold distinct values, got 0.5 twice"),
-        ("mu = [0.5, 2]", "mu = []", 8, "mu: mu must hold at least one value"),
-        ("mu = [0.5, 2]", "mu = 1\nepsilon = 2", 9, "epsilon: give one privacy target"),
-        ("mu = [0.5, 2]", "muu = 1", 8, "muu: unknown key; did you mean 'mu'? Known: across-trust-models"),
-        ("seeds = 2", "seeds = 2.5", 10, "seeds: must be an integer, got 2.5"),
-        ("seeds = 2", "seeds = 0", 10, "seeds: seeds must be an integer >= 1"),
-        ("lr = [", "lr = [0, ", 9, "lr: learning_rate must be"),
-        ("mafalda", "mafald", 2, "mechanisms: unknown mechanism 'mafald'; did you mean 'mafalda'? Known: anti-pgd"),
-        ('["none", ', '["corn", ', 2, "mechanisms: mechanism 'corn' is meant for eavesdropper"),
-        ("epochs = 2", 'trust = "eavesdroper"', 4, "trust: unknown trust model 'eavesdroper'; did you mean"),
-        ("epochs = 2", 'trust = ["ldp", "coalitions"]', 4, "trust: trust model coalitions needs coalition_size"),
-        ("epochs = 2", 'attackers = "0"', 4, "attackers: attackers belongs to trust model pndp or secure-sum; those"),
-        ("[tuning]\nseeds = 3", "[tuning]\nseed = 3", 12, "seed: unknown key; did you mean 'seeds'?"),
-        ("[tuning]\nseeds = 3", "[tuning]\nshare = 2", 12, "share: share must be"),
-        ("[tuning]\nseeds = 3", "[tuning]\nfirst-seed = 1", 12, "first-seed: seed 1 would be used for tuning"),
-        ("[tuning]", "[tunning]", 11, "tunning: unknown table; known: sweep, tuning"),
-    ],
+@each(
+    "old, new, line, message",
+    ("mu = [0.5, 2]", "mu = [0.5, 0]", 8, "mu: mu must be"),
+    ("mu = [0.5, 2]", 'mu = [0.5, "2"]', 8, "mu: must be a number, got '2'"),
+    ("mu = [0.5, 2]", "mu = [0.5, 0.5]", 8, "mu: mu must hold distinct values, got 0.5 twice"),
+    ("mu = [0.5, 2]", "mu = []", 8, "mu: mu must hold at least one value"),
+    ("mu = [0.5, 2]", "mu = 1\nepsilon = 2", 9, "epsilon: give one privacy target"),
+    ("mu = [0.5, 2]", "muu = 1", 8, "muu: unknown key; did you mean 'mu'? Known: across-trust-models"),
+    ("seeds = 2", "seeds = 2.5", 10, "seeds: must be an integer, got 2.5"),
+    ("seeds = 2", "seeds = 0", 10, "seeds: seeds must be an integer >= 1"),
+    ("lr = [", "lr = [0, ", 9, "lr: learning_rate must be"),
+    ("mafalda", "mafald", 2, "mechanisms: unknown mechanism 'mafald'; did you mean 'mafalda'? Known: anti-pgd"),
+    ('["none", ', '["corn", ', 2, "mechanisms: mechanism 'corn' is meant for eavesdropper"),
+    ("epochs = 2", 'trust = "eavesdroper"', 4, "trust: unknown trust model 'eavesdroper'; did you mean"),
+    ("epochs = 2", 'trust = ["ldp", "coalitions"]', 4, "trust: trust model coalitions needs coalition_size"),
+    ("epochs = 2", 'attackers = "0"', 4, "attackers: attackers belongs to trust model pndp or secure-sum; those"),
+    ("[tuning]\nseeds = 3", "[tuning]\nseed = 3", 12, "seed: unknown key; did you mean 'seeds'?"),
+    ("[tuning]\nseeds = 3", "[tuning]\nshare = 2", 12, "share: share must be"),
+    ("[tuning]\nseeds = 3", "[tuning]\nfirst-seed = 1", 12, "first-seed: seed 1 would be used for tuning"),
+    ("[tuning]", "[tunning]", 11, "tunning: unknown table; known: sweep, tuning"),
 )
 def test_a_mistake_is_told_with_its_line_and_what_is_allowed(tmp_path, old, new, line, message):
     path = tmp_path / "s.toml"

@@ -8,6 +8,7 @@ import distributed
 import pytest
 import test_running
 import torch
+from effort import each
 from refusals import refuses
 from work_of_workers import dies, dies_once, threads
 
@@ -60,14 +61,12 @@ def test_an_address_that_is_none_is_told_in_words(address, monkeypatch):
     refuses("no Dask scheduler answers", lambda: list(Engine("dask", scheduler=address).run(threads, "a")))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "jobib"}, "did you mean 'joblib'"),
-        ({"jobs": 0}, "jobs must be an integer >= 1"),
-        ({"jobs": True}, "jobs must be an integer >= 1"),
-        ({"scheduler": "tcp://host:1"}, "belongs to engine dask"),
-    ],
+@each(
+    "arguments, message",
+    ({"name": "jobib"}, "did you mean 'joblib'"),
+    ({"jobs": 0}, "jobs must be an integer >= 1"),
+    ({"jobs": True}, "jobs must be an integer >= 1"),
+    ({"scheduler": "tcp://host:1"}, "belongs to engine dask"),
 )
 def test_refusals(arguments, message):
     refuses(message, Engine, **arguments)

@@ -8,6 +8,7 @@ import matplotlib.figure
 import networkx as nx
 import numpy as np
 import pytest
+from effort import each
 from matplotlib.figure import Figure
 from refusals import refuses
 
@@ -108,8 +109,7 @@ def test_a_diverging_run_does_not_squeeze_the_others_flat():
     steps = [np.array([1, 2])]
     calm = Curves("calm", looks_of(["a"])[0], steps, [np.array([1.0, 2.0])], [2.0])
     wild = Curves("wild", looks_of(["b"])[0], steps, [np.array([3.0, 1e30])], [None])
-    assert calm_range([calm, wild], [2.5]) == (1.0, 2.5)
-    assert calm_range([wild]) == (3.0, 3000.0)
+    assert (calm_range([calm, wild], [2.5]), calm_range([wild])) == ((1.0, 2.5), (3.0, 3000.0))
 
 
 @pytest.mark.parametrize("last", [None, 500.0])
@@ -265,14 +265,12 @@ def test_files_are_written_whole(tmp_path):
     assert sorted(p.name for p in png.parent.iterdir()) == ["name.png", "name.svg"]
 
 
-@pytest.mark.parametrize(
-    ("plot", "data"),
-    [
-        (pictures.plot_by_distance, ([curve([1.0, 2.0])],)),
-        (pictures.plot_by_victim, ([curve([1.0, 2.0])],)),
-        (pictures.plot_pairwise, ([[np.inf, 1.0], [2.0, np.inf]], "ab")),
-        (pictures.plot_graph, (nx.path_graph(3), [np.inf, 1.0, 2.0], [0])),
-    ],
+@each(
+    "plot, data",
+    (pictures.plot_by_distance, ([curve([1.0, 2.0])],)),
+    (pictures.plot_by_victim, ([curve([1.0, 2.0])],)),
+    (pictures.plot_pairwise, ([[np.inf, 1.0], [2.0, np.inf]], "ab")),
+    (pictures.plot_graph, (nx.path_graph(3), [np.inf, 1.0, 2.0], [0])),
 )
 def test_pictures_draw_into_axes_of_the_callers_and_return_them(plot, data):
     figure = Figure()

@@ -140,8 +140,6 @@ def test_json_is_plain(finished):
 
 
 # ---- cells that are trained together ---------------------------------------------------------------------------------
-
-
 def batch():
     """Two rates and two seeds: one job."""
     rates, seeds = (0.2, 0.5), (0, 1)

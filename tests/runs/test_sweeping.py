@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from test_running import content
@@ -31,8 +31,6 @@ mu = [1]
 
 
 # ---- halving ---------------------------------------------------------------------------------------------------------
-
-
 @given(
     100,
     losses=st.lists(st.lists(st.floats(0, 10) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=9),
@@ -113,8 +111,6 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_command_and_the_function_are_one(tmp_path, capsys):
     file, out = tmp_path / "s.toml", tmp_path / "a"
@@ -168,18 +164,16 @@ def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["failed"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give either CONFIG.toml, to run a sweep, or --status DIR"),
-        (["none.toml"], "cannot read none.toml: No such file"),
-        (["--status", "nowhere"], "nowhere holds no sweep"),
-        (["s.toml", "--engine", "dusk"], "did you mean 'dask'"),
-        (["s.toml", "--scheduler", "tcp://a:1"], "belongs to engine dask"),
-        (["s.toml", "--jobs", "0"], "--jobs"),
-        (["bad.toml"], "bad.toml, line 3, mu: mu must be"),
-        (["s.toml", "--out", "s.toml"], "cannot write"),
-    ],
+@each(
+    "arguments, message",
+    ([], "give either CONFIG.toml, to run a sweep, or --status DIR"),
+    (["none.toml"], "cannot read none.toml: No such file"),
+    (["--status", "nowhere"], "nowhere holds no sweep"),
+    (["s.toml", "--engine", "dusk"], "did you mean 'dask'"),
+    (["s.toml", "--scheduler", "tcp://a:1"], "belongs to engine dask"),
+    (["s.toml", "--jobs", "0"], "--jobs"),
+    (["bad.toml"], "bad.toml, line 3, mu: mu must be"),
+    (["s.toml", "--out", "s.toml"], "cannot write"),
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

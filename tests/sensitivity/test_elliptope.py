@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -205,15 +205,13 @@ def test_too_few_steps_leave_valid_bounds():
         assert (value.lower <= truth.upper).all()
 
 
-@pytest.mark.parametrize(
-    ("grams", "error", "message"),
-    [
-        (np.eye(2), None, r"shape \(B, k, k\), got \(2, 2\)"),
-        (np.full((1, 2, 2), math.nan), None, r"nan at index \(0, 0, 0\)"),
-        (np.zeros((1, 2, 2)), np.zeros((1, 1, 1)), "entry_error must have the shape"),
-        (np.zeros((1, 2, 2)), -np.ones((1, 2, 2)), "entry_error must be >= 0"),
-        (np.zeros((1, 2, 2)), np.full((1, 2, 2), math.nan), "entry_error must be >= 0"),
-    ],
+@each(
+    "grams, error, message",
+    (np.eye(2), None, r"shape \(B, k, k\), got \(2, 2\)"),
+    (np.full((1, 2, 2), math.nan), None, r"nan at index \(0, 0, 0\)"),
+    (np.zeros((1, 2, 2)), np.zeros((1, 1, 1)), "entry_error must have the shape"),
+    (np.zeros((1, 2, 2)), -np.ones((1, 2, 2)), "entry_error must be >= 0"),
+    (np.zeros((1, 2, 2)), np.full((1, 2, 2), math.nan), "entry_error must be >= 0"),
 )
 def test_bad_input_is_refused(grams, error, message):
     for function in (maximise, certified_upper_bound):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import given
+from effort import each, given
 from hypothesis import settings
 from hypothesis import strategies as st
 from last_bits import nudged
@@ -291,16 +291,14 @@ def test_extreme_scales_neither_overflow_nor_vanish(without_enumeration):
         assert_allclose(math.ldexp(scaled.upper, -exponent), plain.upper, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: bound(np.eye(3), EveryStep(4)), "participation must have the mechanism's 3 steps, got 4"),
-        (lambda: bound(np.eye(3), EveryStep(3), "best"), "method must be one of exact, certified, got 'best'"),
-        (lambda: bound(np.full((3, 3), math.nan), EveryStep(3)), r"must not be nan, got nan at index \(0, 0, 0\)"),
-        (lambda: bound(np.eye(3)[None], EveryStep(3)), r"gram must have shape \(T, T\)"),
-        (lambda: bounds(np.eye(3), EveryStep(3)), r"grams must have shape \(V, T, T\)"),
-        (lambda: bound(np.eye(3), EveryStep(3), entry_error=-np.eye(3)), "entry_error must be >= 0"),
-    ],
+@each(
+    "call, message",
+    (lambda: bound(np.eye(3), EveryStep(4)), "participation must have the mechanism's 3 steps, got 4"),
+    (lambda: bound(np.eye(3), EveryStep(3), "best"), "method must be one of exact, certified, got 'best'"),
+    (lambda: bound(np.full((3, 3), math.nan), EveryStep(3)), r"must not be nan, got nan at index \(0, 0, 0\)"),
+    (lambda: bound(np.eye(3)[None], EveryStep(3)), r"gram must have shape \(T, T\)"),
+    (lambda: bounds(np.eye(3), EveryStep(3)), r"grams must have shape \(V, T, T\)"),
+    (lambda: bound(np.eye(3), EveryStep(3), entry_error=-np.eye(3)), "entry_error must be >= 0"),
 )
 def test_bad_input_is_refused(call, message):
     refuses(message, call)

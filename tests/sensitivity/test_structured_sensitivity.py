@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
@@ -257,14 +257,12 @@ def schemes(draw, most=12):
     return OncePerEpoch(k, draw(st.integers(1, 12 // k if k < 4 else 2)))
 
 
-@pytest.mark.parametrize(
-    ("T", "b", "series"),
-    [
-        (3, 1, [0.5, 0, 0.25]),
-        (12, 1, [1, 0] * 4 + [1]),
-        (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-        (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-    ],
+@each(
+    "T, b, series",
+    (3, 1, [0.5, 0, 0.25]),
+    (12, 1, [1, 0] * 4 + [1]),
+    (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
+    (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
 )
 def test_two_uses_of_a_column_with_gaps_meet(T, b, series):
     """X of two steps is the autocorrelation of the column at their lag, all of it where the last rows do not cut it."""

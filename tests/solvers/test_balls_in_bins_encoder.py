@@ -8,7 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from drawn_encoders import banded, toeplitz
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from refusals import refuses
@@ -168,13 +168,11 @@ def cost_and_gram(T, changing=False):
     return ModeCost(lam, m, np.ones(T), rates=rates), H
 
 
-@pytest.mark.parametrize(
-    ("form", "changing"),
-    [
-        pytest.param("toeplitz", False, marks=pytest.mark.slow),
-        pytest.param("banded", False, marks=pytest.mark.slow),
-        ("banded", True),
-    ],
+@each(
+    "form, changing",
+    pytest.param("toeplitz", False, marks=pytest.mark.slow),
+    pytest.param("banded", False, marks=pytest.mark.slow),
+    ("banded", True),
 )
 def test_what_is_found_is_what_it_says_and_no_encoder_is_below_the_bound(form, changing):
     T, num_bins, correlation = 12, 3, 0.2
@@ -211,13 +209,11 @@ def test_a_band_as_wide_as_the_bins_is_as_good_as_any_encoder_and_bands_are_bett
     assert of_bands.objective < alike.objective < 1.15 * dense.objective
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_bins": 5}, "bins must divide the 12 steps, got 5"),
-        ({"correlation": 1.5}, r"must lie in \[0, 1\], got 1.5"),
-        ({"form": "buffered"}, "form must be one of toeplitz, banded for balls-in-bins, got 'buffered'"),
-    ],
+@each(
+    "changed, message",
+    ({"num_bins": 5}, "bins must divide the 12 steps, got 5"),
+    ({"correlation": 1.5}, r"must lie in \[0, 1\], got 1.5"),
+    ({"form": "buffered"}, "form must be one of toeplitz, banded for balls-in-bins, got 'buffered'"),
 )
 def test_what_means_nothing_is_refused(changed, message):
     options = {"num_bins": 3, "correlation": 0.1, "form": "toeplitz"} | changed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from _modes import mode_problems
 from _solved import assert_feasible, averaging, one_of_both
-from effort import given
+from effort import each, given
 from hypothesis import assume, example
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -144,8 +144,6 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
 
 
 # Singular H
-
-
 @pytest.mark.parametrize("graph", ["ring:n=6", "ring:n=9", "ring:n=30", "star:n=12"])
 @pytest.mark.parametrize("class_size", [1, 2, 3])
 def test_singular_averaging_comes_within_the_tolerance(graph, class_size):
@@ -181,8 +179,6 @@ def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
 
 
 # Not converged
-
-
 def hard():
     T = 24
     H = NoiseObjective(Dynamics(gossip.uniform("star:n=6")), T).over_steps()
@@ -215,8 +211,6 @@ def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
 
 
 # The bound near the optimum
-
-
 def test_an_error_in_the_gram_costs_the_bound_its_square():
     problem = hard()
     solved = solve(problem, Stopping(1e-9))
@@ -230,8 +224,6 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
 
 
 # Start
-
-
 def test_start_is_made_feasible_and_from_the_solution_is_soon_over():
     problem = hard()
     cold = solve(problem, Stopping(1e-5), start=np.tri(problem.size).T @ np.tri(problem.size))
@@ -269,8 +261,6 @@ def assert_moved(solved, here, k):
 
 
 # The arithmetic
-
-
 @given(value=st.floats(LOWEST, 1e300), k=st.integers(-2000, 0))
 @example(value=3 * LOWEST, k=-1)
 @example(value=1.0, k=-1075)
@@ -303,8 +293,6 @@ def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
 
 
 # Every solver
-
-
 @given(25, problem=factorization_problems(), k=EXTREMES)
 def test_the_same_factorization_at_any_scale(problem, k):
     far_problem = of_gram(problem, k)
@@ -366,8 +354,6 @@ def test_the_same_encoder_by_automatic_differentiation(k):
 
 
 # Bounds alone
-
-
 @given(25, problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     far_problem, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
@@ -425,22 +411,18 @@ def test_what_is_no_number_proves_nothing():
 
 
 # Refusals
-
-
 ONE_CLASS = np.zeros(3, dtype=int)
 LARGE = 5e307 * np.eye(3)  # best objective 9 * 5e307
 
 
-@pytest.mark.parametrize(
+@each(
     "refused",
-    [
-        lambda: dense_encoder.solve(FactorizationProblem(LARGE, ONE_CLASS)),
-        lambda: FactorizationProblem(LARGE, ONE_CLASS).objective(np.eye(3)),
-        lambda: FactorizationProblem(2 * LARGE, ONE_CLASS),  # the trace is
-        lambda: ModeProblem(1e308 * np.array([np.eye(1), np.eye(1)]), np.eye(2), np.arange(1)),
-        lambda: kronecker_encoder.solve(ModeProblem(LARGE[None], np.eye(1), ONE_CLASS)),
-        lambda: CoalitionProblem(LARGE, ((0, 1, 2),), 0).objective(2.0, [np.eye(3)]),
-    ],
+    lambda: dense_encoder.solve(FactorizationProblem(LARGE, ONE_CLASS)),
+    lambda: FactorizationProblem(LARGE, ONE_CLASS).objective(np.eye(3)),
+    lambda: FactorizationProblem(2 * LARGE, ONE_CLASS),  # the trace is
+    lambda: ModeProblem(1e308 * np.array([np.eye(1), np.eye(1)]), np.eye(2), np.arange(1)),
+    lambda: kronecker_encoder.solve(ModeProblem(LARGE[None], np.eye(1), ONE_CLASS)),
+    lambda: CoalitionProblem(LARGE, ((0, 1, 2),), 0).objective(2.0, [np.eye(3)]),
 )
 def test_a_loss_beyond_float64_is_refused(refused):
     refuses("the objective of error_gram is beyond", refused, error=ProblemError)

@@ -19,7 +19,7 @@ from _modes import (
     per_mode_gram,
     product_gram,
 )
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -71,8 +71,6 @@ def test_no_product_is_better(problem, data):
 
 
 # The lower bound on every form
-
-
 @given(40, problem=mode_problems(), data=st.data())
 def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
@@ -102,12 +100,10 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
     assert_allclose(solved.objective, solve(dense_problem(problem)).objective, rtol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("gram", "classes"),
-    [
-        ([[10.01, -7.0, 1.0], [-7.0, 5.01, -1.0], [1.0, -1.0, 1.01]], [1, 1, 0]),
-        ([[0.01, 0, 0, 0], [0, 1.01, 2, 0], [0, 2, 5.01, 1], [0, 0, 1, 1.01]], [0, 0, 0, 1]),
-    ],
+@each(
+    "gram, classes",
+    ([[10.01, -7.0, 1.0], [-7.0, 5.01, -1.0], [1.0, -1.0, 1.01]], [1, 1, 0]),
+    ([[0.01, 0, 0, 0], [0, 1.01, 2, 0], [0, 2, 5.01, 1], [0, 0, 1, 1.01]], [0, 0, 0, 1]),
 )
 def test_the_bound_is_that_of_the_half_where_the_dual_of_its_own_solution_is_worse(gram, classes):
     """The half is certified by a dual that its solution does not show: X^-1 H X^-1 proves 1e-3 and 1e-4 less."""
@@ -149,8 +145,7 @@ def test_florentine_as_a_product():
 def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=3", 4, 2)
     solved = kronecker_encoder.solve(problem, max_rounds=1)
-    assert solved.status == "stopped"
-    assert solved.rounds == 1
+    assert (solved.status, solved.rounds) == ("stopped", 1)
     refuses(r"stopped after .* above the optimum", solved.require_converged, 1e-4, error=NotConverged)
     settled = kronecker_encoder.solve(problem)
     assert settled.require_converged(1e-4) is settled
@@ -158,24 +153,20 @@ def test_a_limit_of_rounds_is_said():
 
 
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"grams": np.eye(2)}, "shape (n, T, T)"),
-        ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
-        ({"grams": np.zeros((0, 2, 2))}, "shape (n, T, T)"),
-        ({"grams": np.zeros((2, 2, 2))}, "nothing to minimise"),
-        ({"grams": np.full((2, 2, 2), np.nan)}, "must be finite"),
-        ({"grams": np.array([[[1.0, 2.0], [0.0, 1.0]]] * 2)}, "mode 0 is not"),
-        ({"grams": np.array([np.eye(2), -np.eye(2)])}, "positive semidefinite"),
-        ({"vectors": np.eye(3)}, "one column per mode"),
-        ({"vectors": np.array([[1.0, 0.1], [0.0, 1.0]])}, "orthogonal"),
-        ({"vectors": np.full((2, 2), np.inf)}, "must be finite"),
-        ({"classes": np.arange(3)}, "one integer label per step"),
-        ({"classes": np.zeros(2)}, "one integer label per step"),
-    ],
+@each(
+    "change, message",
+    ({"grams": np.eye(2)}, "shape (n, T, T)"),
+    ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
+    ({"grams": np.zeros((0, 2, 2))}, "shape (n, T, T)"),
+    ({"grams": np.zeros((2, 2, 2))}, "nothing to minimise"),
+    ({"grams": np.full((2, 2, 2), np.nan)}, "must be finite"),
+    ({"grams": np.array([[[1.0, 2.0], [0.0, 1.0]]] * 2)}, "mode 0 is not"),
+    ({"grams": np.array([np.eye(2), -np.eye(2)])}, "positive semidefinite"),
+    ({"vectors": np.eye(3)}, "one column per mode"),
+    ({"vectors": np.array([[1.0, 0.1], [0.0, 1.0]])}, "orthogonal"),
+    ({"vectors": np.full((2, 2), np.inf)}, "must be finite"),
+    ({"classes": np.arange(3)}, "one integer label per step"),
+    ({"classes": np.zeros(2)}, "one integer label per step"),
 )
 def test_refused_problems(change, message):
     valid = {"grams": np.array([np.eye(2)] * 2), "vectors": np.eye(2), "classes": np.arange(2)}
@@ -233,16 +224,14 @@ def test_florentine_dense():
     assert_allclose(solved.objective, 1085.5275, rtol=1.1e-4)
 
 
-@pytest.mark.parametrize(
-    ("gram", "classes", "num_nodes", "message"),
-    [
-        (np.zeros((0, 0)), np.arange(2048), 3, "at most 4096 indices, got 2048 * 3 = 6144"),
-        (np.eye(4), np.arange(2), 3, "shape (6, 6) for 2 steps and 3 nodes, got (4, 4)"),
-        (np.eye(4), np.zeros(2), 2, "one integer label per step"),
-        (np.eye(4), np.zeros((2, 1), dtype=int), 2, "one integer label per step"),
-        (np.eye(4), np.arange(2), 0, "num_nodes must be at least 1"),
-        (-np.eye(4), np.arange(2), 2, "positive semidefinite"),
-    ],
+@each(
+    "gram, classes, num_nodes, message",
+    (np.zeros((0, 0)), np.arange(2048), 3, "at most 4096 indices, got 2048 * 3 = 6144"),
+    (np.eye(4), np.arange(2), 3, "shape (6, 6) for 2 steps and 3 nodes, got (4, 4)"),
+    (np.eye(4), np.zeros(2), 2, "one integer label per step"),
+    (np.eye(4), np.zeros((2, 1), dtype=int), 2, "one integer label per step"),
+    (np.eye(4), np.arange(2), 0, "num_nodes must be at least 1"),
+    (-np.eye(4), np.arange(2), 2, "positive semidefinite"),
 )
 def test_refused(gram, classes, num_nodes, message):
     refuses(re.escape(message), kronecker_encoder.solve_dense, gram, classes, num_nodes, error=ProblemError)
@@ -343,8 +332,6 @@ def test_a_limit_of_rounds_per_mode_is_said():
 
 
 # What any blocks cost
-
-
 @given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     blocks = per_mode_encoder.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
@@ -367,8 +354,6 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
 
 
 # The scales
-
-
 @given(60, data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
 def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
@@ -388,15 +373,11 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
 
 
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("solver", "options", "message"),
-    [
-        (kronecker_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
-        (per_mode_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
-        (per_mode_encoder, {"start": 3}, "product over 2 steps and 1 nodes, got 3 and 1"),
-    ],
+@each(
+    "solver, options, message",
+    (kronecker_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
+    (per_mode_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
+    (per_mode_encoder, {"start": 3}, "product over 2 steps and 1 nodes, got 3 and 1"),
 )
 def test_refused_options(solver, options, message):
     def one_mode(size):

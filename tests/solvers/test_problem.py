@@ -5,7 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -34,9 +34,8 @@ from mfdl_solvers import (
     solve,
 )
 
+
 # Orientation
-
-
 @given(C=encoders())
 def test_causal_encoder_recovers_the_encoder_of_an_exact_gram(C):
     X = np.array([[float(entry) for entry in row] for row in exact_gram(8 * C)]) / 64
@@ -64,8 +63,6 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
 
 
 # Sensitivity and objective
-
-
 @given(60, part=participations(max_steps=7, disjoint=True), data=st.data())
 def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
     T = part.num_steps
@@ -96,15 +93,11 @@ def test_a_gram_that_is_not_positive_definite_costs_anything_and_proves_nothing(
 
 
 # The problem
-
-
 def test_labels_are_renumbered_and_the_own_arrays_read_only():
     H = np.eye(3)
     problem = FactorizationProblem(H, np.array([7, -2, 7]))
     H[0, 0] = 5
-    assert problem.error_gram[0, 0] == 1
-    assert problem.classes.tolist() == [1, 0, 1]
-    assert problem.num_classes == 2
+    assert (problem.error_gram[0, 0], problem.classes.tolist(), problem.num_classes) == (1, [1, 0, 1], 2)
     assert problem.class_sizes.tolist() == [1, 2]
     assert problem.same_class.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
     for array in (problem.error_gram, problem.classes):
@@ -118,29 +111,25 @@ def test_root_is_a_root(problem):
     assert_allclose(problem.root @ problem.root.T, problem.error_gram, atol=1e-13 * scale)
 
 
-@pytest.mark.parametrize(
-    ("H", "classes", "message"),
-    [
-        (np.ones((2, 3)), [0, 0], r"non-empty square matrix, got shape \(2, 3\)"),
-        (np.ones((0, 0)), [], "non-empty square matrix"),
-        (np.ones(3), [0, 0, 0], r"non-empty square matrix, got shape \(3,\)"),
-        ([[1.0, np.nan], [np.nan, 1.0]], [0, 1], "error_gram must be finite"),
-        ([[1.0, 0.5], [0.0, 1.0]], [0, 1], "error_gram must be symmetric"),
-        ([[1.0, 2.0], [2.0, 1.0]], [0, 1], "positive semidefinite, got smallest eigenvalue -1"),
-        (-np.eye(2), [0, 1], "positive semidefinite"),
-        (np.zeros((2, 2)), [0, 1], "must not be zero"),
-        (np.eye(2), [0, 1, 2], r"one integer label per index, shape \(2,\), got shape \(3,\)"),
-        (np.eye(2), [0.0, 1.0], r"one integer label per index, shape \(2,\), got shape \(2,\) of float64"),
-        (np.eye(2), [[0, 1], [1, 0]], "patterns that overlap cannot be written as labels"),
-    ],
+@each(
+    "H, classes, message",
+    (np.ones((2, 3)), [0, 0], r"non-empty square matrix, got shape \(2, 3\)"),
+    (np.ones((0, 0)), [], "non-empty square matrix"),
+    (np.ones(3), [0, 0, 0], r"non-empty square matrix, got shape \(3,\)"),
+    ([[1.0, np.nan], [np.nan, 1.0]], [0, 1], "error_gram must be finite"),
+    ([[1.0, 0.5], [0.0, 1.0]], [0, 1], "error_gram must be symmetric"),
+    ([[1.0, 2.0], [2.0, 1.0]], [0, 1], "positive semidefinite, got smallest eigenvalue -1"),
+    (-np.eye(2), [0, 1], "positive semidefinite"),
+    (np.zeros((2, 2)), [0, 1], "must not be zero"),
+    (np.eye(2), [0, 1, 2], r"one integer label per index, shape \(2,\), got shape \(3,\)"),
+    (np.eye(2), [0.0, 1.0], r"one integer label per index, shape \(2,\), got shape \(2,\) of float64"),
+    (np.eye(2), [[0, 1], [1, 0]], "patterns that overlap cannot be written as labels"),
 )
 def test_bad_problems_are_refused(H, classes, message):
     refuses(message, FactorizationProblem, np.array(H), np.array(classes), error=ProblemError)
 
 
 # Factorization
-
-
 def factorization(**changes):
     values = {"objective": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
     return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))
@@ -315,16 +304,14 @@ def test_any_scale(scale):
     assert_allclose(best.objective / scale, 1.7587, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("grams", "message"),
-    [
-        (np.eye(2), "a stack of square matrices, got shape"),
-        (np.ones((2, 2, 3)), "a stack of square matrices"),
-        (np.full((1, 2, 2), np.nan), "must be finite"),
-        (np.array([np.eye(2), [[1.0, 1.0], [0.0, 1.0]]]), "that of step 1 is not"),
-        (np.array([np.eye(2), -np.eye(2)]), "that of step 1 is not"),
-        (np.zeros((2, 2, 2)), "must not be zero"),
-    ],
+@each(
+    "grams, message",
+    (np.eye(2), "a stack of square matrices, got shape"),
+    (np.ones((2, 2, 3)), "a stack of square matrices"),
+    (np.full((1, 2, 2), np.nan), "must be finite"),
+    (np.array([np.eye(2), [[1.0, 1.0], [0.0, 1.0]]]), "that of step 1 is not"),
+    (np.array([np.eye(2), -np.eye(2)]), "that of step 1 is not"),
+    (np.zeros((2, 2, 2)), "must not be zero"),
 )
 def test_arrays_that_are_no_problem(grams, message):
     refuses(message, MaximumProblem, grams, np.arange(2), error=ProblemError)

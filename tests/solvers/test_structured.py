@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -183,18 +183,16 @@ def test_knots_of_long_series_lose_little():
     assert objectives[0] <= objectives[1] * 1.001
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: ModeCost([2.0], [1.0], np.ones(3)), r"\[-1, 1\]"),
-        (lambda: ModeCost([1.0], [1.0, 2.0], np.ones(3)), "one for each"),
-        (lambda: ModeCost([1.0], [0.0], np.ones(3)), "not all be 0"),
-        (lambda: ModeCost([1.0], [1.0], np.ones(3), rates=[1.0]), "one for each of 3 steps"),
-        (lambda: ModeCost([1.0], [1.0], np.ones(2), rates=[1.0, 2.0]).of_series(np.ones(2)), "constant rates"),
-        (lambda: Periodic(5, 2, 2), "k b = T"),
-        (lambda: Separated(5, 0, 2), "k >= 1"),
-        (lambda: OnePerBlock(5, 2, 1), "5 steps cannot be divided into 2 blocks"),
-    ],
+@each(
+    "make, says",
+    (lambda: ModeCost([2.0], [1.0], np.ones(3)), r"\[-1, 1\]"),
+    (lambda: ModeCost([1.0], [1.0, 2.0], np.ones(3)), "one for each"),
+    (lambda: ModeCost([1.0], [0.0], np.ones(3)), "not all be 0"),
+    (lambda: ModeCost([1.0], [1.0], np.ones(3), rates=[1.0]), "one for each of 3 steps"),
+    (lambda: ModeCost([1.0], [1.0], np.ones(2), rates=[1.0, 2.0]).of_series(np.ones(2)), "constant rates"),
+    (lambda: Periodic(5, 2, 2), "k b = T"),
+    (lambda: Separated(5, 0, 2), "k >= 1"),
+    (lambda: OnePerBlock(5, 2, 1), "5 steps cannot be divided into 2 blocks"),
 )
 def test_costs_and_uses_that_are_none_are_refused(make, says):
     refuses(says, make, error=ProblemError)
@@ -409,31 +407,29 @@ def test_long_series_by_transforms_are_those_by_sums(width):
     assert_allclose(convolved(inverse_series(c, 1000), C[:, 0]), np.eye(1000, 1)[:, 0], atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Toeplitz([1.0, 2.0, 3.0], size=2), "at most one for each of 2 steps"),
-        (lambda: Toeplitz([0.0, 2.0], size=2), "number > 0"),
-        (lambda: Toeplitz([1.0, np.nan], size=2), "finite"),
-        (lambda: Banded([[1.0, 1.0], [1.0, 1.0]]), "no steps before step 0"),
-        (lambda: Banded([[1.0], [-1.0]]), r"positive diagonal.*at 1"),
-        (lambda: Banded([[1.0, 0.0]]), "at most one for each step"),
-        (lambda: Buffered([1.0], [1.5], size=3), r"\[-1, 1\]"),
-        (lambda: Buffered([1.0], [0.5, 0.25], size=3), "one for each scale"),
-        (lambda: Inverse(np.eye(2)), "Toeplitz or Banded"),
-        (lambda: Dense([[1.0, 0.5], [0.0, 1.0]]), "must be causal"),
-        (lambda: Dense([[1.0, 0.0], [3.0, 0.0]]), r"positive diagonal, got 0 at index \(1, 1\)"),
-        (lambda: Dense([[1.0, np.inf], [0.0, 1.0]]), "finite numbers of shape"),
-        (lambda: Dense(np.eye(2) * 1e70), "scale is free"),
-        (lambda: PerColumn(np.eye(2)), r"shape \(columns, T, T\)"),
-        (lambda: Toeplitz([1.0], size=2).stepper((2,), state=np.zeros((1, 2))), r"shape \(0, 2\)"),
-        (lambda: Toeplitz([1.0, 1.0], size=2).stepper(position=1), "only step 0 starts from nothing"),
-        (lambda: Toeplitz([1e160, 0.5e160], 2), "scale of C is free"),
-        (lambda: Toeplitz([1e-160], 2), "got 1e-160 and 1e-160"),
-        (lambda: Banded([[1.0, 0.0], [1e160, 1e-160]]), "scale of C is free"),
-        (lambda: Buffered([0.5], [0.5], 3, 1e160), "scale of C is free"),
-        (lambda: Inverse(Toeplitz([1.0, -0.5], 3)).scaled(1e160), "scale of C is free"),
-    ],
+@each(
+    "make, says",
+    (lambda: Toeplitz([1.0, 2.0, 3.0], size=2), "at most one for each of 2 steps"),
+    (lambda: Toeplitz([0.0, 2.0], size=2), "number > 0"),
+    (lambda: Toeplitz([1.0, np.nan], size=2), "finite"),
+    (lambda: Banded([[1.0, 1.0], [1.0, 1.0]]), "no steps before step 0"),
+    (lambda: Banded([[1.0], [-1.0]]), r"positive diagonal.*at 1"),
+    (lambda: Banded([[1.0, 0.0]]), "at most one for each step"),
+    (lambda: Buffered([1.0], [1.5], size=3), r"\[-1, 1\]"),
+    (lambda: Buffered([1.0], [0.5, 0.25], size=3), "one for each scale"),
+    (lambda: Inverse(np.eye(2)), "Toeplitz or Banded"),
+    (lambda: Dense([[1.0, 0.5], [0.0, 1.0]]), "must be causal"),
+    (lambda: Dense([[1.0, 0.0], [3.0, 0.0]]), r"positive diagonal, got 0 at index \(1, 1\)"),
+    (lambda: Dense([[1.0, np.inf], [0.0, 1.0]]), "finite numbers of shape"),
+    (lambda: Dense(np.eye(2) * 1e70), "scale is free"),
+    (lambda: PerColumn(np.eye(2)), r"shape \(columns, T, T\)"),
+    (lambda: Toeplitz([1.0], size=2).stepper((2,), state=np.zeros((1, 2))), r"shape \(0, 2\)"),
+    (lambda: Toeplitz([1.0, 1.0], size=2).stepper(position=1), "only step 0 starts from nothing"),
+    (lambda: Toeplitz([1e160, 0.5e160], 2), "scale of C is free"),
+    (lambda: Toeplitz([1e-160], 2), "got 1e-160 and 1e-160"),
+    (lambda: Banded([[1.0, 0.0], [1e160, 1e-160]]), "scale of C is free"),
+    (lambda: Buffered([0.5], [0.5], 3, 1e160), "scale of C is free"),
+    (lambda: Inverse(Toeplitz([1.0, -0.5], 3)).scaled(1e160), "scale of C is free"),
 )
 def test_what_is_no_encoder_is_refused(make, says):
     refuses(says, make, error=ProblemError)

@@ -8,6 +8,7 @@ import traceback
 import networkx as nx
 import numpy as np
 import pytest
+from effort import each
 from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
@@ -70,21 +71,19 @@ def test_conditions_that_no_case_meets_leave_a_claim_untested():
     assert not result.as_registered
 
 
-@pytest.mark.parametrize(
-    ("claimed", "truth", "verdict"),
-    [
-        (math.inf, math.inf, "holds"),
-        (math.inf, 1, "holds"),
-        (1, math.inf, "refuted"),
-        (-math.inf, 0, "refuted"),
-        (0, -math.inf, "holds"),
-        (1, 1 + 1e-12, "holds"),
-        (1e6, 1e6 + 1e-4, "holds"),  # tolerance is relative above 1
-        (1, 1 + 1e-8, "refuted"),
-        ([2, 2], [1, 3], "refuted"),
-        (0, [0.0, -1.0], "holds"),
-        ([], [], "holds"),
-    ],
+@each(
+    "claimed, truth, verdict",
+    (math.inf, math.inf, "holds"),
+    (math.inf, 1, "holds"),
+    (1, math.inf, "refuted"),
+    (-math.inf, 0, "refuted"),
+    (0, -math.inf, "holds"),
+    (1, 1 + 1e-12, "holds"),
+    (1e6, 1e6 + 1e-4, "holds"),  # tolerance is relative above 1
+    (1, 1 + 1e-8, "refuted"),
+    ([2, 2], [1, 3], "refuted"),
+    (0, [0.0, -1.0], "holds"),
+    ([], [], "holds"),
 )
 def test_what_counts_as_a_violation(claimed, truth, verdict):
     @claim("a draft", "Lemma 4", n=st.just(0))
@@ -145,14 +144,12 @@ def test_an_error_of_the_function_names_claim_and_case_in_one_line():
     assert not any("hypothesis" in line or "Failing test case" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({}, "takes .'n'. and has strategies for nothing"),
-        ({"n": st.just(0), "m": st.just(0)}, "strategies for .'m', 'n'."),
-        ({"n": 3}, "must be a Hypothesis strategy, got 3"),
-        ({"n": st.just(0), "expect": "maybe"}, "expect must be one of holds, refuted"),
-    ],
+@each(
+    "keywords, message",
+    ({}, "takes .'n'. and has strategies for nothing"),
+    ({"n": st.just(0), "m": st.just(0)}, "strategies for .'m', 'n'."),
+    ({"n": 3}, "must be a Hypothesis strategy, got 3"),
+    ({"n": st.just(0), "expect": "maybe"}, "expect must be one of holds, refuted"),
 )
 def test_a_claim_that_is_not_well_stated_is_refused(keywords, message):
     with pytest.raises(InvalidInput, match=message):

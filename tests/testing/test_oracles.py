@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import oracle_agreement as agreement
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -45,8 +45,6 @@ def small_matrices(rows, columns, largest=3):
 
 
 # ---- every statement of the agreement table, a few cases -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", agreement.STATEMENTS)
 def test_two_oracles_agree(name):
     comparison = agreement.compare(name, range(2 if agreement.STATEMENTS[name].share < 0.2 else 8), seed=1)
@@ -71,8 +69,6 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
 
 
 # ---- rational ------------------------------------------------------------------------------------------------------
-
-
 @given(60, data=st.data(), rows=st.integers(1, 5), steps=st.integers(1, 3))
 def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, rows, steps):
     """A = B C and B of full column rank leave X = C^T C, as fractions."""
@@ -114,18 +110,14 @@ def test_the_rational_view_gram_needs_no_scale(view):
 def test_floats_are_the_fractions_that_they_are():
     nearly = np.array([[0.1, 0.3], [1, 3]])  # 3 * 0.1 is not 0.3 in binary
     assert (np.linalg.matrix_rank(nearly), rank(rational(nearly))) == (1, 2)
-    assert rank(rational(np.array([[0.1, 0.2], [1, 2]]))) == 1
-    assert rank([]) == 0
+    assert (rank(rational(np.array([[0.1, 0.2], [1, 2]]))), rank([])) == (1, 0)
 
 
 # ---- reactions -----------------------------------------------------------------------------------------------------
-
-
 def test_the_path_with_and_without_a_reaction():
     """mu^2 = X = 0.1 for non-adaptive gradients: (1/3)^2 / (1 + (1/3)^2)."""
     fixed = math.sqrt((1 / 9) / (1 + 1 / 9))
-    assert fixed**2 == pytest.approx(0.1)
-    assert exact_delta(fixed, 0.0) == pytest.approx(0.1256, abs=5e-5)
+    assert (fixed**2, exact_delta(fixed, 0.0)) == (pytest.approx(0.1), pytest.approx(0.1256, abs=5e-5))
     assert exact_delta(fixed, 1.0) == pytest.approx(1.1e-4, abs=5e-6)
     for epsilon in (0.0, 0.3, 1.0):
         still = adaptive_delta(PATH, epsilon, reactions={}, **COMMON)
@@ -217,21 +209,19 @@ def test_what_never_reaches_the_attacker_is_not_seen():
     assert neighbour.value == pytest.approx(float(exact_delta(1.0, 0.0)), abs=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"weights": np.eye(5)}, "at most 4 nodes"),
-        ({"weights": np.ones((2, 3))}, "weights must be square"),
-        ({"victim": 2}, "two of the nodes 0 to 2"),
-        ({"victim": 3}, "two of the nodes 0 to 2"),
-        ({"num_steps": 4}, "num_steps must be 1 to 3"),
-        ({"reactions": {2: Reaction(1.0)}}, "other than the attacker"),
-        ({"pattern": (2,)}, "pattern must hold steps 0 to 1"),
-        ({"noise_std": 0.0}, "noise_std must be a finite number > 0"),
-        ({"record_shift": -1.0}, "record_shift must be a finite number >= 0"),
-        ({"resolution": 1}, "resolution must be an integer >= 2"),
-        ({"weights": TWO_NEIGHBOURS, "num_steps": 3, "pattern": (0, 1)}, "at most 4 telling messages, got 5"),
-    ],
+@each(
+    "changed, message",
+    ({"weights": np.eye(5)}, "at most 4 nodes"),
+    ({"weights": np.ones((2, 3))}, "weights must be square"),
+    ({"victim": 2}, "two of the nodes 0 to 2"),
+    ({"victim": 3}, "two of the nodes 0 to 2"),
+    ({"num_steps": 4}, "num_steps must be 1 to 3"),
+    ({"reactions": {2: Reaction(1.0)}}, "other than the attacker"),
+    ({"pattern": (2,)}, "pattern must hold steps 0 to 1"),
+    ({"noise_std": 0.0}, "noise_std must be a finite number > 0"),
+    ({"record_shift": -1.0}, "record_shift must be a finite number >= 0"),
+    ({"resolution": 1}, "resolution must be an integer >= 2"),
+    ({"weights": TWO_NEIGHBOURS, "num_steps": 3, "pattern": (0, 1)}, "at most 4 telling messages, got 5"),
 )
 def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
     case = {"weights": PATH, "attacker": 2, "victim": 0, "reactions": {}} | changed
@@ -239,8 +229,6 @@ def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mu", [0.05, 1.0, 6.0])
 @pytest.mark.parametrize("epsilon", [0.0, 3.0])
 def test_delta_is_the_integral_of_its_definition(mu, epsilon):

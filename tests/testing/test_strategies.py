@@ -72,8 +72,6 @@ def smallest(strategy, condition=lambda case: True, seed=0):
 
 
 # What they shrink to
-
-
 ROWS = [(code.strip("`"), shrunk.strip("`")) for code, _, shrunk in list(csv.reader(TABLE.splitlines()))[1:]]
 
 
@@ -126,8 +124,6 @@ def test_gossip_that_varies_needs_two_rounds():
 
 
 # What they promise
-
-
 @given(few, G=connected_graphs(min_nodes=2, max_nodes=6))
 def test_graphs_are_connected_and_simple_on_their_first_numbers(G):
     assert nx.is_connected(G)

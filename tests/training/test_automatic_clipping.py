@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -133,16 +133,14 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_the_flat_rule_alon
     refuses("clipping must be flat", lambda: replay(resting, classes(lipschitz=1.0), seeds=[0], clipping="automatic"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clipping": "automatik"}, "did you mean 'automatic'"),
-        ({"clipping": "automatic:0"}, "gamma must be"),
-        ({"clipping": "automatic:1e-7"}, "gamma must be between 1e-06"),
-        ({"clipping": "flat:1"}, "clipping flat is written flat"),
-        ({"clipping": 0.5}, "clipping must be"),
-        ({"clipping": "automatic", "clip_schedule": [1.0] * 4}, "clip_schedule changes the norm"),
-    ],
+@each(
+    "options, message",
+    ({"clipping": "automatik"}, "did you mean 'automatic'"),
+    ({"clipping": "automatic:0"}, "gamma must be"),
+    ({"clipping": "automatic:1e-7"}, "gamma must be between 1e-06"),
+    ({"clipping": "flat:1"}, "clipping flat is written flat"),
+    ({"clipping": 0.5}, "clipping must be"),
+    ({"clipping": "automatic", "clip_schedule": [1.0] * 4}, "clip_schedule changes the norm"),
 )
 def test_what_means_nothing_is_refused(options, message):
     refuses(message, lambda: replay(mechanism(), classes(), seeds=[0], **options))

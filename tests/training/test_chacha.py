@@ -31,8 +31,6 @@ WORD = st.integers(0, 2**64 - 1)
 
 
 # ---- the cipher -----------------------------------------------------------------------------------------------------
-
-
 def quarter(state, a, b, c, d):
     for left, right, mixed, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
         state[left] = (state[left] + state[right]) % 2**32
@@ -87,8 +85,6 @@ def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
 
 
 # ---- from words to normals ------------------------------------------------------------------------------------------
-
-
 def normal_of(word):
     """+-Phi^-1((m + 1/2) 2^-64) in 60 digits, by Newton's method on erfc."""
     with mpmath.workdps(60):
@@ -125,8 +121,6 @@ def test_normals_rise_with_their_words(word):
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
-
-
 @given(
     60,
     columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
@@ -206,8 +200,6 @@ def test_a_row_beyond_the_block_counter_is_refused():
 
 
 # ---- no keystream twice ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def streams(monkeypatch):
     """(key, step, shard) of every row."""
@@ -257,8 +249,7 @@ def test_a_resumed_node_goes_on_with_its_counter(streams):
     again.load_state_dict(saved)
     streams.clear()
     step_on(6)
-    assert [step for _, step, _ in before] == [0, 1, 2]
-    assert [step for _, step, _ in streams] == [3, 4, 5]
+    assert ([step for _, step, _ in before], [step for _, step, _ in streams]) == ([0, 1, 2], [3, 4, 5])
     assert len({key for key, *_ in before + streams}) == 1
     refuses("the noise of the steps between would be used", again.load_state_dict, saved)
 
@@ -272,8 +263,7 @@ def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(s
     streams.clear()
     mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, publish=True)
     after = {*streams}
-    assert {step for _, step, _ in before} == {0, 1}
-    assert {step for _, step, _ in after} == {2, 3, 4, 5}
+    assert ({step for _, step, _ in before}, {step for _, step, _ in after}) == ({0, 1}, {2, 3, 4, 5})
     assert {stream_key for stream_key, *_ in before} == {stream_key for stream_key, *_ in after}
     streams.clear()
     mfdl.replay(calibrated, task, key=key, publish=True)
@@ -294,7 +284,6 @@ def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams
 
 
 # ---- statistics of a fixed key --------------------------------------------------------------------------------------
-
 SIZE = 200_000
 
 

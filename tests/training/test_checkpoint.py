@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from archives import edited
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import regression
@@ -85,14 +85,12 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"step": -1}, "step must be an integer >= 0"),
-        ({"models": [1.0]}, "does not hold a checkpoint"),
-        ({"models": {"dict": {"a": "text"}}}, "does not hold a checkpoint"),
-        ({"private": None}, "does not hold a checkpoint"),
-    ],
+@each(
+    "content, message",
+    ({"step": -1}, "step must be an integer >= 0"),
+    ({"models": [1.0]}, "does not hold a checkpoint"),
+    ({"models": {"dict": {"a": "text"}}}, "does not hold a checkpoint"),
+    ({"private": None}, "does not hold a checkpoint"),
 )
 def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, message):
     save(tmp_path, 1, 0.1)
@@ -144,18 +142,16 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"key": KEY}, r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id"),
-        ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
-        ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
-        ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
-        ({"a": np.float64("nan")}, "must be plain JSON"),
-        ({"a": np.ones(2)}, "got ndarray"),
-        ({"a": float("inf")}, "got inf"),
-        ({"a": {1: 2}}, "must have string keys, got int"),
-    ],
+@each(
+    "changed, message",
+    ({"key": KEY}, r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id"),
+    ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
+    ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
+    ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
+    ({"a": np.float64("nan")}, "must be plain JSON"),
+    ({"a": np.ones(2)}, "got ndarray"),
+    ({"a": float("inf")}, "got inf"),
+    ({"a": {1: 2}}, "must have string keys, got int"),
 )
 def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, changed, message):
     refuses(message, lambda: checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed))

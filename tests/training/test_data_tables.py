@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import assume
 from hypothesis import strategies as st
 from refusals import refuses
@@ -141,47 +141,43 @@ def test_a_damaged_file_is_refused_or_read_as_it_was(tmp_path_factory, suffix, d
         assert after == before
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("own.csv", b"", "must hold records, got an empty file"),
-        ("own.csv", b"a,b\n", "must hold at least one record, got none"),
-        ("own.csv", b"\n\n", "must begin with names of columns, got no line"),
-        ("own.csv", b"a,b\n1,2\n3\n", "line 3: found 1 fields, and the header names 2 columns"),
-        ("own.csv", b'a,b\n1,"2\n', "line 2: quotes or fields do not fit together"),
-        ("own.csv", b'a,b\n1,"2"x\n', "line 2: quotes or fields do not fit together"),
-        ("own.csv", b"a,a\n1,2\n", "names of columns of 'own.csv' must differ, got 'a' 2 times"),
-        ("own.csv", b",b\n1,2\n", r"got none for column 1; .*to_csv\(index=False\)"),
-        ("own.csv", b"0.5,1\n1,2\n", "must begin with names of columns, got the numbers 0.5, 1"),
-        ("own.csv", b"a,b\n\xff,2\n", "line 2: this is not UTF-8 text"),
-        ("own.csv", b"a,b\n\x00,2\n", r"line 2: this is not UTF-8 text \(NUL byte\)"),
-        ("own.csv", b"PAR1....", "must be text by its suffix, and is a Parquet file"),
-        ("own.csv", b"PK\x03\x04", "and is a zip archive; unpack"),
-        ("own.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-4], "is damaged"),
-        ("own.svm", b"1 1:a\n", "is damaged or of another format .scikit-learn says"),
-        ("own.svm", b"1\n2\n", "got no feature"),
-        ("own.npz", b"PK\x03\x04", "is damaged or of another format .numpy says"),
-        ("own.txt", b"a,b\n", "must end in .csv, .tsv, .* rename it"),
-        ("own.xlsx", b"a,b\n", "must end in .csv, .tsv, .*read_excel"),
-    ],
+@each(
+    "name, content, message",
+    ("own.csv", b"", "must hold records, got an empty file"),
+    ("own.csv", b"a,b\n", "must hold at least one record, got none"),
+    ("own.csv", b"\n\n", "must begin with names of columns, got no line"),
+    ("own.csv", b"a,b\n1,2\n3\n", "line 3: found 1 fields, and the header names 2 columns"),
+    ("own.csv", b'a,b\n1,"2\n', "line 2: quotes or fields do not fit together"),
+    ("own.csv", b'a,b\n1,"2"x\n', "line 2: quotes or fields do not fit together"),
+    ("own.csv", b"a,a\n1,2\n", "names of columns of 'own.csv' must differ, got 'a' 2 times"),
+    ("own.csv", b",b\n1,2\n", r"got none for column 1; .*to_csv\(index=False\)"),
+    ("own.csv", b"0.5,1\n1,2\n", "must begin with names of columns, got the numbers 0.5, 1"),
+    ("own.csv", b"a,b\n\xff,2\n", "line 2: this is not UTF-8 text"),
+    ("own.csv", b"a,b\n\x00,2\n", r"line 2: this is not UTF-8 text \(NUL byte\)"),
+    ("own.csv", b"PAR1....", "must be text by its suffix, and is a Parquet file"),
+    ("own.csv", b"PK\x03\x04", "and is a zip archive; unpack"),
+    ("own.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-4], "is damaged"),
+    ("own.svm", b"1 1:a\n", "is damaged or of another format .scikit-learn says"),
+    ("own.svm", b"1\n2\n", "got no feature"),
+    ("own.npz", b"PK\x03\x04", "is damaged or of another format .numpy says"),
+    ("own.txt", b"a,b\n", "must end in .csv, .tsv, .* rename it"),
+    ("own.xlsx", b"a,b\n", "must end in .csv, .tsv, .*read_excel"),
 )
 def test_what_is_no_table_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     refuses(message, read_table, tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"X": np.ones((2, 2))}, "must hold the arrays X and y, got no y"),
-        ({"x": np.ones((2, 2)), "y": np.ones(2)}, "got 'x'; did you mean 'X'"),
-        ({"X": np.ones(2), "y": np.ones(2)}, r"must have one row per record, got shape \(2,\)"),
-        ({"X": np.ones((2, 2)), "y": np.ones((2, 1))}, r"got shape \(2, 1\); one column is y.ravel"),
-        ({"X": np.ones((2, 2)), "y": np.ones(3)}, "a value for each of 2 records"),
-        ({"X": np.ones((2, 2)), "y": np.ones(2), "X_test": np.ones((2, 2))}, "both X_test and y_test"),
-        ({"X": np.ones((2, 2), dtype=complex), "y": np.ones(2)}, "must hold numbers, got complex128"),
-        ({"X": np.array([[None, 1]]), "y": np.ones(1)}, "is damaged or of another format .numpy says: Object arrays"),
-    ],
+@each(
+    "arrays, message",
+    ({"X": np.ones((2, 2))}, "must hold the arrays X and y, got no y"),
+    ({"x": np.ones((2, 2)), "y": np.ones(2)}, "got 'x'; did you mean 'X'"),
+    ({"X": np.ones(2), "y": np.ones(2)}, r"must have one row per record, got shape \(2,\)"),
+    ({"X": np.ones((2, 2)), "y": np.ones((2, 1))}, r"got shape \(2, 1\); one column is y.ravel"),
+    ({"X": np.ones((2, 2)), "y": np.ones(3)}, "a value for each of 2 records"),
+    ({"X": np.ones((2, 2)), "y": np.ones(2), "X_test": np.ones((2, 2))}, "both X_test and y_test"),
+    ({"X": np.ones((2, 2), dtype=complex), "y": np.ones(2)}, "must hold numbers, got complex128"),
+    ({"X": np.array([[None, 1]]), "y": np.ones(1)}, "is damaged or of another format .numpy says: Object arrays"),
 )
 def test_archives_that_fit_no_task_are_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "own.npz", **arrays)
@@ -201,32 +197,28 @@ def column(*cells):
     return TableColumn("a", texts)
 
 
-@pytest.mark.parametrize(
-    ("cells", "kind", "labels"),
-    [
-        (("1", "1.0", "+1", "-0"), "integers", ["1", "1", "1", "0"]),
-        (("0.5", "1e0"), "numbers", ["0.5", "1"]),
-        (("TRUE", "false"), "true or false", ["true", "false"]),
-        (("1", "b"), "words", ["1", "b"]),
-        (("1_000", "2"), "words", ["1_000", "2"]),
-        (("9007199254740993", "9007199254740992"), "integers", ["9007199254740993", "9007199254740992"]),
-        (("", "NA"), "empty", ["", "NA"]),
-    ],
+@each(
+    "cells, kind, labels",
+    (("1", "1.0", "+1", "-0"), "integers", ["1", "1", "1", "0"]),
+    (("0.5", "1e0"), "numbers", ["0.5", "1"]),
+    (("TRUE", "false"), "true or false", ["true", "false"]),
+    (("1", "b"), "words", ["1", "b"]),
+    (("1_000", "2"), "words", ["1_000", "2"]),
+    (("9007199254740993", "9007199254740992"), "integers", ["9007199254740993", "9007199254740992"]),
+    (("", "NA"), "empty", ["", "NA"]),
 )
 def test_kinds_and_labels(cells, kind, labels):
     assert column(*cells).kind == kind
     assert column(*cells).labels() == labels
 
 
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        (("1", "", "NA"), r"must have a value in every row, got '' in row 2 \(2 of 3 rows lack one\).*drop=a"),
-        (("1", "nan"), "got 'nan' in row 2"),
-        (("1", "Oslo"), "must hold numbers, got 'Oslo' in row 2; number its values.* drop=a"),
-        (("1,5", "2"), "got '1,5' in row 1; write decimals with a point"),
-        (("1", "inf"), "must hold finite numbers, got inf in row 2"),
-    ],
+@each(
+    "cells, message",
+    (("1", "", "NA"), r"must have a value in every row, got '' in row 2 \(2 of 3 rows lack one\).*drop=a"),
+    (("1", "nan"), "got 'nan' in row 2"),
+    (("1", "Oslo"), "must hold numbers, got 'Oslo' in row 2; number its values.* drop=a"),
+    (("1,5", "2"), "got '1,5' in row 1; write decimals with a point"),
+    (("1", "inf"), "must hold finite numbers, got inf in row 2"),
 )
 def test_what_is_no_number_is_refused(cells, message):
     refuses(message, lambda: column(*cells).numbers("'own.csv'"))

@@ -170,8 +170,6 @@ def test_a_step_leaves_its_inputs_alone():
 
 
 # ---- rounding between gradient and noise -----------------------------------------------------------------------------
-
-
 @given(
     40,
     algorithm=linear_algorithms(

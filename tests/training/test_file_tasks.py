@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 
@@ -178,53 +178,49 @@ def test_decimal_commas_are_no_classes(folder):
     assert tasks.load("commas.csv:target=price,kind=classification", 4).kind == "classification"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("", "target must be the column that is predicted; 'own.csv' has the columns id, age"),
-        (":target=pric", "has no column 'pric'; did you mean 'price'"),
-        (":target=price,drop=idd", "drop: 'own.csv' has no column 'idd'; did you mean 'id'"),
-        (":target=price,drop=price", "drop must not name the target or the node, got 'price'"),
-        (":target=price", r"column 'id' of 'own.csv' must hold numbers, got 'p0' in row 1.*drop=id"),
-        (f":target=left,{RECORDS}", "kind must be given .* say kind=regression or kind=classification"),
-        (f":target=price,{RECORDS},kind=classification", "must hold classes for kind=classification, got"),
-        (":target=answer,drop=id,owner,kind=regression", "column 'answer' of 'own.csv' must hold numbers, got 'yes'"),
-        (":target=id,drop=answer,owner", "must hold classes that recur, got 40 different values in 40 rows"),
-        (":target=answer,drop=id,owner,classes=yes,nein", "one of the classes yes, nein, got 'no' in row 2"),
-        (":target=answer,drop=id,owner,classes=yes", "classes must be two or more different labels, got 'yes'"),
-        (":target=price,kind=regression,classes=2", "classes are for kind='classification'"),
-        (":target=price,kind=clasification", "unknown kind 'clasification'; did you mean 'classification'"),
-        (":target=price,standardise=yes", "standardise is refused, .* not public; give public ranges"),
-        (":target=price,tset=x.csv", "unknown parameter 'tset'; did you mean 'test'"),
-        (":target=price,target=age", "parameter 'target' is given twice"),
-        (":target=price,test_fraction=half", "test_fraction must be a number, got 'half'"),
-        (":target=price,test_fraction=1", "test_fraction must be a number strictly between 0 and 1"),
-        (":target=price,age", "options are written key=value, got 'age'"),
-        (f":target=price,{RECORDS},model=logistic", "must hold classes for kind=classification"),
-        (f":target=price,{RECORDS},model=cnn", "unknown model for regression 'cnn'"),
-        (f":target=price,{RECORDS},hidden=5", "hidden is the layer of model='mlp'"),
-        (f":target=price,{RECORDS},features=age", "features and drop exclude each other"),
-        (f":target=price,{RECORDS},ranges=age:0", "ranges must be two numbers for each column"),
-        (f":target=price,{RECORDS},ranges=age:5:5", "low < high, got 5.0 and 5.0"),
-        (f":target=price,{RECORDS},ranges=aged:0:1", "got 'aged'; did you mean 'age'"),
-        (f":target=price,{RECORDS},ranges=age:0:1,age:0:2", "each column once, got 'age' twice"),
-        (f":target=price,{RECORDS},test_fraction=0.1,test=own.csv", "test and test_fraction exclude each other"),
-        (f":target=price,{RECORDS},partition=dirichlet:alpha=1", "a Dirichlet partition skews classes"),
-        (":target=owner,node=owner,drop=id,answer", "target and node must be different columns"),
-    ],
+@each(
+    "options, message",
+    ("", "target must be the column that is predicted; 'own.csv' has the columns id, age"),
+    (":target=pric", "has no column 'pric'; did you mean 'price'"),
+    (":target=price,drop=idd", "drop: 'own.csv' has no column 'idd'; did you mean 'id'"),
+    (":target=price,drop=price", "drop must not name the target or the node, got 'price'"),
+    (":target=price", r"column 'id' of 'own.csv' must hold numbers, got 'p0' in row 1.*drop=id"),
+    (f":target=left,{RECORDS}", "kind must be given .* say kind=regression or kind=classification"),
+    (f":target=price,{RECORDS},kind=classification", "must hold classes for kind=classification, got"),
+    (":target=answer,drop=id,owner,kind=regression", "column 'answer' of 'own.csv' must hold numbers, got 'yes'"),
+    (":target=id,drop=answer,owner", "must hold classes that recur, got 40 different values in 40 rows"),
+    (":target=answer,drop=id,owner,classes=yes,nein", "one of the classes yes, nein, got 'no' in row 2"),
+    (":target=answer,drop=id,owner,classes=yes", "classes must be two or more different labels, got 'yes'"),
+    (":target=price,kind=regression,classes=2", "classes are for kind='classification'"),
+    (":target=price,kind=clasification", "unknown kind 'clasification'; did you mean 'classification'"),
+    (":target=price,standardise=yes", "standardise is refused, .* not public; give public ranges"),
+    (":target=price,tset=x.csv", "unknown parameter 'tset'; did you mean 'test'"),
+    (":target=price,target=age", "parameter 'target' is given twice"),
+    (":target=price,test_fraction=half", "test_fraction must be a number, got 'half'"),
+    (":target=price,test_fraction=1", "test_fraction must be a number strictly between 0 and 1"),
+    (":target=price,age", "options are written key=value, got 'age'"),
+    (f":target=price,{RECORDS},model=logistic", "must hold classes for kind=classification"),
+    (f":target=price,{RECORDS},model=cnn", "unknown model for regression 'cnn'"),
+    (f":target=price,{RECORDS},hidden=5", "hidden is the layer of model='mlp'"),
+    (f":target=price,{RECORDS},features=age", "features and drop exclude each other"),
+    (f":target=price,{RECORDS},ranges=age:0", "ranges must be two numbers for each column"),
+    (f":target=price,{RECORDS},ranges=age:5:5", "low < high, got 5.0 and 5.0"),
+    (f":target=price,{RECORDS},ranges=aged:0:1", "got 'aged'; did you mean 'age'"),
+    (f":target=price,{RECORDS},ranges=age:0:1,age:0:2", "each column once, got 'age' twice"),
+    (f":target=price,{RECORDS},test_fraction=0.1,test=own.csv", "test and test_fraction exclude each other"),
+    (f":target=price,{RECORDS},partition=dirichlet:alpha=1", "a Dirichlet partition skews classes"),
+    (":target=owner,node=owner,drop=id,answer", "target and node must be different columns"),
 )
 def test_doubt_is_refused(folder, options, message):
     refuses(message, tasks.load, f"own.csv{options}", 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ow.csv:target=price", r"does not exist; did you mean 'own.csv'\?"),
-        ("own.xlsx", "must end in .csv, .tsv, .parquet, .libsvm, .svm, .npz, or be FILE.py:FUNCTION; .*read_excel"),
-        ("folder/data:target=x", "must end in .csv"),
-        ("digitss", "unknown task 'digitss'; did you mean 'digits'"),
-    ],
+@each(
+    "name, message",
+    ("ow.csv:target=price", r"does not exist; did you mean 'own.csv'\?"),
+    ("own.xlsx", "must end in .csv, .tsv, .parquet, .libsvm, .svm, .npz, or be FILE.py:FUNCTION; .*read_excel"),
+    ("folder/data:target=x", "must end in .csv"),
+    ("digitss", "unknown task 'digitss'; did you mean 'digits'"),
 )
 def test_texts_that_name_no_data_file_are_refused(folder, name, message):
     refuses(message, tasks.load, name, 4)
@@ -306,15 +302,13 @@ def python_folder(tmp_path, monkeypatch):
     sys.modules.pop("beside_it", None)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "width"),
-    [
-        ("mytasks.py:make_task", "mine Graph", 3),
-        ("mytasks.py:make_task,width=5,name=ours", "ours Graph", 5),
-        ("./mytasks.py:make_task, width=5", "mine Graph", 5),
-        ("mytasks.py:by_count,more=0", "mine int", 3),
-        ("mytasks.py:of_any,width=2,name=7", "7 Graph", 2),
-    ],
+@each(
+    "text, name, width",
+    ("mytasks.py:make_task", "mine Graph", 3),
+    ("mytasks.py:make_task,width=5,name=ours", "ours Graph", 5),
+    ("./mytasks.py:make_task, width=5", "mine Graph", 5),
+    ("mytasks.py:by_count,more=0", "mine int", 3),
+    ("mytasks.py:of_any,width=2,name=7", "7 Graph", 2),
 )
 @pytest.mark.parametrize("graph", ["ring:n=4", graphs.load_sparse("ring:n=4"), nx.cycle_graph(4)])
 def test_a_function_makes_the_task(python_folder, text, name, width, graph):
@@ -334,35 +328,27 @@ def test_parameters_in_python_and_the_number_of_nodes_alone(python_folder):
     assert task.content_hash != tasks.load("mytasks.py:make_task,width=2", 4).content_hash
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mytasks.py", "is written mytasks.py:FUNCTION, with FUNCTION the name of a function"),
-        ("mytask.py:make_task", r"task file 'mytask.py' does not exist; did you mean 'mytasks.py'\?"),
-        (
-            "mytasks.py:make_taks",
-            r"has no function 'make_taks'; did you mean 'make_task'\? Functions: make_task, by_count",
-        ),
-        ("mytasks.py:number", "number of task file 'mytasks.py' must be a function of the graph, got 3"),
-        (
-            "mytasks.py:make_task,widht=5",
-            r"unknown parameter 'widht'; did you mean 'width'\? Known: width, name, partition",
-        ),
-        ("mytasks.py:make_task,width=wide", "width must be an integer of at most 18 digits, got 'wide'"),
-        ("mytasks.py:make_task,width=2,width=3", "parameter 'width' is given twice"),
-        ("mytasks.py:make_task,5", "parameters are written key=value, got '5'"),
-        ("mytasks.py:by_count", "needs the parameter 'more'; add more=VALUE"),
-        ("mytasks.py:by_count,more=1", "must return a task on the 4 nodes of the graph, got 5"),
-        (
-            "mytasks.py:forgets",
-            "must return a Task, as mfdl.tasks.from_module gives, got None; end it with `return task`",
-        ),
-        ("mytasks.py:fails", r"mytasks.py:fails fails: ZeroDivisionError in line 31: division by zero\."),
-        ("mytasks.py:refuses", "unknown digits model 'none'"),
-        ("mytasks.py:alone", "must take the graph, or its num_nodes"),
-        ("broken.py:make_task", r"task file 'broken.py' fails when it is run: SyntaxError in line 2: "),
-        ("empty.py:make_task", r"task file 'empty.py' has no function 'make_task'\. It has no function\."),
-    ],
+@each(
+    "text, message",
+    ("mytasks.py", "is written mytasks.py:FUNCTION, with FUNCTION the name of a function"),
+    ("mytask.py:make_task", r"task file 'mytask.py' does not exist; did you mean 'mytasks.py'\?"),
+    ("mytasks.py:make_taks", r"has no function 'make_taks'; did you mean 'make_task'\? Functions: make_task, by_count"),
+    ("mytasks.py:number", "number of task file 'mytasks.py' must be a function of the graph, got 3"),
+    (
+        "mytasks.py:make_task,widht=5",
+        r"unknown parameter 'widht'; did you mean 'width'\? Known: width, name, partition",
+    ),
+    ("mytasks.py:make_task,width=wide", "width must be an integer of at most 18 digits, got 'wide'"),
+    ("mytasks.py:make_task,width=2,width=3", "parameter 'width' is given twice"),
+    ("mytasks.py:make_task,5", "parameters are written key=value, got '5'"),
+    ("mytasks.py:by_count", "needs the parameter 'more'; add more=VALUE"),
+    ("mytasks.py:by_count,more=1", "must return a task on the 4 nodes of the graph, got 5"),
+    ("mytasks.py:forgets", "must return a Task, as mfdl.tasks.from_module gives, got None; end it with `return task`"),
+    ("mytasks.py:fails", r"mytasks.py:fails fails: ZeroDivisionError in line 31: division by zero\."),
+    ("mytasks.py:refuses", "unknown digits model 'none'"),
+    ("mytasks.py:alone", "must take the graph, or its num_nodes"),
+    ("broken.py:make_task", r"task file 'broken.py' fails when it is run: SyntaxError in line 2: "),
+    ("empty.py:make_task", r"task file 'empty.py' has no function 'make_task'\. It has no function\."),
 )
 def test_what_makes_no_task_is_refused(python_folder, text, message):
     (python_folder / "broken.py").write_text("x = 1\ndef make_task(:\n")

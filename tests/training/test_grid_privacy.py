@@ -114,8 +114,6 @@ def cases(draw):
 
 
 # ---- the law of the noise --------------------------------------------------------------------------------------------
-
-
 @given(40, case=cases())
 def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
     """At 2^12 words in equal distances, against the distribution function in 30 digits."""
@@ -133,8 +131,6 @@ def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
 
 
 # ---- the trade-off of neighbours -------------------------------------------------------------------------------------
-
-
 def log_probabilities(scale, reach):
     """log P(k), |k| <= reach; far in the tails with a small absolute error as well."""
     upper = special.log_ndtr(-(np.arange(1, reach + 2) - 0.5) / scale)  # log P(noise >= k), k from 1 on
@@ -196,8 +192,7 @@ def test_the_claim_is_not_loose_on_a_fine_grid(scales, node):
     fine = {"scale": 1024.0, "clip": 512.1, "step": 2.0**-9, "adjacency": "replace-one"}
     case = case_of(IndependentNoise(1, NODES), node, scales=scales, **fine)
     y, neighbour = (case.released(case.sums(), [case.clipped(torch.tensor([[sign, 0.0]]))])[0] for sign in (1.0, -1.0))
-    assert (y - neighbour).tolist() == [1024, 0]
-    assert case.claimed_mu == pytest.approx(1.0, rel=1e-3)
+    assert ((y - neighbour).tolist(), case.claimed_mu) == ([1024, 0], pytest.approx(1.0, rel=1e-3))
     for epsilon in (0.0, 0.5, 2.0):
         attained, claimed = log_overlap(1024.0, y - neighbour, epsilon), log_overlap_of_gaussians(1.0, epsilon)
         assert math.expm1(attained) == pytest.approx(math.expm1(claimed), rel=1e-3)

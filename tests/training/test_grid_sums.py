@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import module_at, regression, squared
@@ -53,8 +53,6 @@ def whole(rows):
 
 
 # ---- the theorem ----------------------------------------------------------------------------------------------------
-
-
 @given(40, seed=st.integers(0, 10**6), records=st.integers(1, 4))
 def test_truncated_contributions_are_no_longer_than_the_clipping_norm(seed, records):
     for row in whole(contributions(seed, records)):
@@ -118,8 +116,6 @@ def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
 
 
 # ---- nodes ----------------------------------------------------------------------------------------------------------
-
-
 def node(name="mafalda", steps=0, grid=STEP, **options):
     """A node that has taken some steps, and a function that takes further ones."""
     task = regression(num_records=16, num_nodes=4)
@@ -174,15 +170,13 @@ def test_a_node_says_what_it_assumes():
     assert "ndtri" in node()[0].assumptions[-1]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"grid": 0.001}, mfdl.InvalidInput, r"grid must be a power of two.*take 2.0 \*\* -19"),
-        ({"grid": 1.0}, mfdl.InvalidInput, "at most the clipping norm 0.7"),
-        ({"grid": 2.0**-45}, mfdl.InvalidInput, "at least 2\\^-40 of it"),
-        ({"grid": 2.0**-40}, mfdl.InvalidInput, "take a coarser grid, or an encoder of fewer bits"),
-        ({"grid": -1.0}, mfdl.InvalidInput, "grid must be"),
-    ],
+@each(
+    "options, error, words",
+    ({"grid": 0.001}, mfdl.InvalidInput, r"grid must be a power of two.*take 2.0 \*\* -19"),
+    ({"grid": 1.0}, mfdl.InvalidInput, "at most the clipping norm 0.7"),
+    ({"grid": 2.0**-45}, mfdl.InvalidInput, "at least 2\\^-40 of it"),
+    ({"grid": 2.0**-40}, mfdl.InvalidInput, "take a coarser grid, or an encoder of fewer bits"),
+    ({"grid": -1.0}, mfdl.InvalidInput, "grid must be"),
 )
 def test_steps_that_do_not_fit_are_refused(options, error, words):
     refuses(words, node, **options, error=error)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from mnist_files import idx, register_mnist
 from refusals import refuses
@@ -31,8 +31,6 @@ torch.set_num_threads(1)  # workers of the test run share the cores
 
 
 # IDX files
-
-
 @given(50, shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
@@ -45,19 +43,17 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     np.testing.assert_array_equal(read, array)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"not gzip", "cannot be read as gzip"),
-        (idx(np.arange(2000) % 251)[:-9], "cannot be read as gzip"),
-        (gzip.compress(b"", mtime=0), "is not an IDX file of unsigned bytes, it starts with nothing"),
-        (gzip.compress(b"\0\0\x08", mtime=0), "is not an IDX file"),
-        (gzip.compress(b"\x89PNG1234", mtime=0), "it starts with 89504e47"),
-        (idx(np.zeros(3), kind=13), "is not an IDX file of unsigned bytes, it starts with 00000d01"),
-        (gzip.compress(b"\0\0\x08\x03\0\0\0\x01", mtime=0), "is not an IDX file"),
-        (gzip.compress(b"\0\0\x08\x01\0\0\0\x05abcd", mtime=0), r"must hold 5 bytes for shape \(5,\), got 4"),
-        (gzip.compress(b"\0\0\x08\x01\0\0\0\x03abcd", mtime=0), r"must hold 3 bytes for shape \(3,\), got 4"),
-    ],
+@each(
+    "content, message",
+    (b"not gzip", "cannot be read as gzip"),
+    (idx(np.arange(2000) % 251)[:-9], "cannot be read as gzip"),
+    (gzip.compress(b"", mtime=0), "is not an IDX file of unsigned bytes, it starts with nothing"),
+    (gzip.compress(b"\0\0\x08", mtime=0), "is not an IDX file"),
+    (gzip.compress(b"\x89PNG1234", mtime=0), "it starts with 89504e47"),
+    (idx(np.zeros(3), kind=13), "is not an IDX file of unsigned bytes, it starts with 00000d01"),
+    (gzip.compress(b"\0\0\x08\x03\0\0\0\x01", mtime=0), "is not an IDX file"),
+    (gzip.compress(b"\0\0\x08\x01\0\0\0\x05abcd", mtime=0), r"must hold 5 bytes for shape \(5,\), got 4"),
+    (gzip.compress(b"\0\0\x08\x01\0\0\0\x03abcd", mtime=0), r"must hold 3 bytes for shape \(3,\), got 4"),
 )
 def test_files_that_are_not_idx(tmp_path, content, message):
     (tmp_path / "file.gz").write_bytes(content)
@@ -65,8 +61,6 @@ def test_files_that_are_not_idx(tmp_path, content, message):
 
 
 # A small MNIST
-
-
 IMAGES = np.random.default_rng(0).integers(0, 256, (110, 28, 28)).astype(np.uint8)
 LABELS = np.arange(110) % 10
 
@@ -173,16 +167,14 @@ def test_models(small, model, dimension):
         assert not torch.equal(task.instance(1, 2).initial_parameters, instance.initial_parameters.float())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": "softmax"}, "unknown mnist model 'softmax'"),
-        ({"source": "50k"}, "unknown mnist source '50k'"),
-        ({"split": "fair"}, "unknown mnist split 'fair'"),
-        ({"fraction": 0}, "fraction must be a finite number > 0, got 0"),
-        ({"fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
-        ({"partition": "even"}, "unknown partition 'even'"),
-    ],
+@each(
+    "changes, message",
+    ({"model": "softmax"}, "unknown mnist model 'softmax'"),
+    ({"source": "50k"}, "unknown mnist source '50k'"),
+    ({"split": "fair"}, "unknown mnist split 'fair'"),
+    ({"fraction": 0}, "fraction must be a finite number > 0, got 0"),
+    ({"fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
+    ({"partition": "even"}, "unknown partition 'even'"),
 )
 def test_parameters_that_cannot_be_used(small, changes, message):
     refuses(message, lambda: tasks.mnist(3, small(*TRAIN, *TEST), **changes))
@@ -256,8 +248,7 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     np.testing.assert_array_equal(characters, wanted[1])
     np.testing.assert_array_equal(writers, np.arange(20) // 5)
     assert data.fetch(data.library_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
-    assert len(flower) == 1
-    assert [path.name for path in (tmp_path / "femnist").iterdir()] == ["train.parquet"]
+    assert (len(flower), [path.name for path in (tmp_path / "femnist").iterdir()]) == (1, ["train.parquet"])
 
 
 def test_the_command_fetches_and_lists_it(flower, tmp_path, capsys):
@@ -322,19 +313,17 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
 WRITTEN, CHARACTERS, NAMES = digits_of_writers(3, 4)
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (table_of(WRITTEN, CHARACTERS, NAMES).drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
-        (table_of(WRITTEN[:, :20], CHARACTERS, NAMES), r"an image of shape \(20, 28\) and type uint8"),
-        (table_of(WRITTEN, CHARACTERS + 55, NAMES), "characters from 55 to 64"),
-        (table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
-        (
-            table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]),
-            "cannot be read as FEMNIST",
-        ),
-        (table_of(WRITTEN[:8], CHARACTERS[:8], NAMES[:8]), "has records of 2 writers, and 3 are needed"),
-    ],
+@each(
+    "table, message",
+    (table_of(WRITTEN, CHARACTERS, NAMES).drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
+    (table_of(WRITTEN[:, :20], CHARACTERS, NAMES), r"an image of shape \(20, 28\) and type uint8"),
+    (table_of(WRITTEN, CHARACTERS + 55, NAMES), "characters from 55 to 64"),
+    (table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
+    (
+        table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]),
+        "cannot be read as FEMNIST",
+    ),
+    (table_of(WRITTEN[:8], CHARACTERS[:8], NAMES[:8]), "has records of 2 writers, and 3 are needed"),
 )
 def test_other_files_are_refused(tmp_path, table, message):
     (tmp_path / "femnist").mkdir()

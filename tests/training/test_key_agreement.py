@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import settings
 from hypothesis import strategies as st
 from noises import philox_key
@@ -41,8 +41,6 @@ def noise_held_by(sets, num_nodes=7, num_steps=3):
 
 
 # ---- columns and their keys ---------------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(st.lists(NODE_SETS, max_size=9))
 def test_every_column_is_with_its_holders_and_nowhere_else(sets):
@@ -108,8 +106,6 @@ def test_edges_that_share_a_node_have_noise_of_their_own():
 
 
 # ---- keys -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_order_of_nodes_does_not_matter():
     hold = HolderKeys.simulated(ROOT)
     assert hold.key_of((3, 1)) == hold.key_of([1, 3]) == hold.key_of({np.int64(3), np.int32(1)})
@@ -141,30 +137,26 @@ def test_a_view_carries_no_key_of_others():
     assert theirs.reveal_secret() not in stored
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: HolderKeys.simulated(b"x"), "root must be a NoiseKey, got bytes"),
-        (lambda: HolderKeys.given({(0,): "x"}), r"the secret of \{0\} must be a NoiseKey, got str"),
-        (lambda: HolderKeys.given({(): ROOT}), "at least one, got \\[\\]"),
-        (lambda: HolderKeys.given({(2, 2): ROOT}), "distinct node indices"),
-        (lambda: HolderKeys.given({(-1,): ROOT}), "holder must be an integer >= 0, got -1"),
-        (lambda: HolderKeys.given({3: ROOT}), r"several node indices, got 3; write \(3,\)"),
-        (lambda: HolderKeys.given({(0, 1): ROOT, (1, 0): ROOT.derive(1)}), r"names the holder set \{0, 1\} twice"),
-        (lambda: HolderKeys.given({(0, 1): ROOT, (1, 2): ROOT}), r"\{0, 1\} and \{1, 2\} were given the same secret"),
-        (lambda: HolderKeys.given({}).key_of(range(12)), r"the secret of \{0, .* 9, ... 12 nodes\} is missing"),
-        (lambda: HolderKeys.simulated(ROOT).of_node(4).key_of({0, 1}), r"node 4 needs the secret of \{0, 1\}"),
-        (lambda: HolderKeys.simulated(ROOT).of_node(-1), "node must be an integer >= 0"),
-        (lambda: holder_set([0.5]), "holder must be an integer"),
-    ],
+@each(
+    "call, message",
+    (lambda: HolderKeys.simulated(b"x"), "root must be a NoiseKey, got bytes"),
+    (lambda: HolderKeys.given({(0,): "x"}), r"the secret of \{0\} must be a NoiseKey, got str"),
+    (lambda: HolderKeys.given({(): ROOT}), "at least one, got \\[\\]"),
+    (lambda: HolderKeys.given({(2, 2): ROOT}), "distinct node indices"),
+    (lambda: HolderKeys.given({(-1,): ROOT}), "holder must be an integer >= 0, got -1"),
+    (lambda: HolderKeys.given({3: ROOT}), r"several node indices, got 3; write \(3,\)"),
+    (lambda: HolderKeys.given({(0, 1): ROOT, (1, 0): ROOT.derive(1)}), r"names the holder set \{0, 1\} twice"),
+    (lambda: HolderKeys.given({(0, 1): ROOT, (1, 2): ROOT}), r"\{0, 1\} and \{1, 2\} were given the same secret"),
+    (lambda: HolderKeys.given({}).key_of(range(12)), r"the secret of \{0, .* 9, ... 12 nodes\} is missing"),
+    (lambda: HolderKeys.simulated(ROOT).of_node(4).key_of({0, 1}), r"node 4 needs the secret of \{0, 1\}"),
+    (lambda: HolderKeys.simulated(ROOT).of_node(-1), "node must be an integer >= 0"),
+    (lambda: holder_set([0.5]), "holder must be an integer"),
 )
 def test_refusals_of_holders(call, message):
     refuses(message, call)
 
 
 # ---- secrets stay where they are ------------------------------------------------------------------------------------
-
-
 def spellings(key):
     """How a secret, or the Philox key hashed from it, could be written."""
     for raw in (key.reveal_secret(), philox_key(key.reveal_secret())):
@@ -230,8 +222,6 @@ LOW_ORDER = [
 
 
 # ---- identities -----------------------------------------------------------------------------------------------------
-
-
 def test_the_private_key_is_not_shown_pickled_or_copied():
     identity = NodeIdentity.generate()
     private = identity.reveal_private()
@@ -277,8 +267,6 @@ def ladder(private, u):
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
     """Against a ladder and HMAC written out: HKDF with an empty salt and one block of output (RFC 5869)."""
     shared = ladder(ALICE.reveal_private(), int.from_bytes(BOB.public_bytes, "little")).to_bytes(32, "little")
@@ -340,8 +328,6 @@ def test_a_library_that_returns_zero_is_not_believed(monkeypatch):
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", [NoiseKey.from_entropy(), NoiseKey.from_seed(3)])
 def test_a_sealed_key_opens_as_it_was(key):
     sealed = seal_group_key(key, PAIR, **BOUND)
@@ -359,17 +345,15 @@ def test_any_changed_byte_is_seen():
         refuses("the group key from 0 to 1 does not open", open_group_key, other, PAIR, **BOUND)
 
 
-@pytest.mark.parametrize(
+@each(
     "changed",
-    [
-        {"group": [0, 1]},
-        {"group": [0, 1, 2, 3]},
-        {"group": ["0", 0, 1, 2]},
-        {"run_id": "run 2"},
-        {"sender": 2},
-        {"receiver": 2},
-        {"sender": 1, "receiver": 0},
-    ],
+    {"group": [0, 1]},
+    {"group": [0, 1, 2, 3]},
+    {"group": ["0", 0, 1, 2]},
+    {"run_id": "run 2"},
+    {"sender": 2},
+    {"receiver": 2},
+    {"sender": 1, "receiver": 0},
 )
 def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
     sealed = seal_group_key(NoiseKey.from_entropy(), PAIR, **BOUND)
@@ -378,8 +362,6 @@ def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
 
 
 # ---- a deployment ---------------------------------------------------------------------------------------------------
-
-
 @given(15, sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
 def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     views = agree([NodeIdentity(bytes([i + 1]) * 32) for i in range(5)], sets, run_id=RUN)
@@ -394,25 +376,23 @@ def test_all_holders_and_only_they_end_up_with_the_secret(sets):
         assert (key.reveal_secret() in pickle.dumps(view)) == (node in holders)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: NodeIdentity(b"short"), "private must be 32 bytes, got 5 bytes"),
-        (lambda: NodeIdentity("a" * 32), "private must be 32 bytes, got str"),
-        (lambda: pair_key(ALICE, b"x", run_id=RUN, own_label=0, peer_label=1), "32 bytes, got 1 bytes"),
-        (lambda: pair_key(ALICE, BOB, run_id=RUN, own_label=0, peer_label=1), "32 bytes, got NodeIdentity"),
-        (lambda: pair_key(ALICE, ALICE.public_bytes, run_id=RUN, own_label=0, peer_label=1), "the node's own public"),
-        (lambda: pair_key(ALICE, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=0), "must differ, got 0"),
-        (lambda: pair_key(ALICE, BOB.public_bytes, run_id="", own_label=0, peer_label=1), "run_id must be a str"),
-        (lambda: pair_key(ALICE, BOB.public_bytes, run_id=7, own_label=0, peer_label=1), "run_id must be a str"),
-        (lambda: pair_key(ALICE, BOB.public_bytes, run_id=RUN, own_label=0.5, peer_label=1), "str, int or bytes"),
-        (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "sender": 5}), "sender must be a member of the group, got 5"),
-        (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "receiver": 5}), "receiver must be a member"),
-        (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "receiver": 0}), "sender and receiver must differ"),
-        (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "run_id": b""}), "run_id must be"),
-        (lambda: agree([ALICE], [{0, 1}], run_id=RUN), "nodes below 1, the number of identities, got 1"),
-        (lambda: agree([ALICE], [set()], run_id=RUN), "at least one"),
-    ],
+@each(
+    "call, message",
+    (lambda: NodeIdentity(b"short"), "private must be 32 bytes, got 5 bytes"),
+    (lambda: NodeIdentity("a" * 32), "private must be 32 bytes, got str"),
+    (lambda: pair_key(ALICE, b"x", run_id=RUN, own_label=0, peer_label=1), "32 bytes, got 1 bytes"),
+    (lambda: pair_key(ALICE, BOB, run_id=RUN, own_label=0, peer_label=1), "32 bytes, got NodeIdentity"),
+    (lambda: pair_key(ALICE, ALICE.public_bytes, run_id=RUN, own_label=0, peer_label=1), "the node's own public"),
+    (lambda: pair_key(ALICE, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=0), "must differ, got 0"),
+    (lambda: pair_key(ALICE, BOB.public_bytes, run_id="", own_label=0, peer_label=1), "run_id must be a str"),
+    (lambda: pair_key(ALICE, BOB.public_bytes, run_id=7, own_label=0, peer_label=1), "run_id must be a str"),
+    (lambda: pair_key(ALICE, BOB.public_bytes, run_id=RUN, own_label=0.5, peer_label=1), "str, int or bytes"),
+    (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "sender": 5}), "sender must be a member of the group, got 5"),
+    (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "receiver": 5}), "receiver must be a member"),
+    (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "receiver": 0}), "sender and receiver must differ"),
+    (lambda: seal_group_key(PAIR, PAIR, **{**BOUND, "run_id": b""}), "run_id must be"),
+    (lambda: agree([ALICE], [{0, 1}], run_id=RUN), "nodes below 1, the number of identities, got 1"),
+    (lambda: agree([ALICE], [set()], run_id=RUN), "at least one"),
 )
 def test_refusals(call, message):
     refuses(message, call)

@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from effort import given
+from effort import each, given
 from hypothesis import settings
 from hypothesis import strategies as st
 from noises import philox_key
@@ -166,31 +166,29 @@ def test_keys_are_immutable_hashable_and_go_to_worker_processes():
     assert KEY != "key"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: NoiseKey(b"short"), "secret must be 32 bytes, got 5 bytes"),
-        (lambda: NoiseKey("a" * 32), "secret must be 32 bytes, got str"),
-        (lambda: NoiseKey.from_seed(-1), "seed must be an integer >= 0, got -1"),
-        (lambda: NoiseKey.from_seed(1.0), "seed must be an integer"),
-        (lambda: KEY.derive(), "at least one context"),
-        (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
-        (lambda: KEY.derive(True), "str, int or bytes, got bool"),
-        (lambda: KEY.derive("\udcff"), "text that UTF-8 can encode"),
-        (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
-        (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
-        (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [0, -3], 1), r"nodes must be integers in \[0, 2\^64\), got -3"),
-        (lambda: normals(KEY, 0, [[0]], 1), "nodes must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
-        (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
-        (lambda: normals(b"k", 0, [], 1), "key must be a NoiseKey, got bytes"),
-        (lambda: normals(KEY, 0, [0], 1, tensor=-1), "tensor must be an integer >= 0, got -1"),
-        (lambda: normals(KEY, 0, [0], 1, tensor=2**32), r"tensor must be an integer in \[0, 2\^32\), got 4294967296"),
-        (lambda: ColumnNormals([KEY], [0, 1]), "keys and indices must be equally many, got 1 and 2"),
-        (lambda: ColumnNormals(["k"], [0]), "key must be a NoiseKey, got str"),
-    ],
+@each(
+    "call, message",
+    (lambda: NoiseKey(b"short"), "secret must be 32 bytes, got 5 bytes"),
+    (lambda: NoiseKey("a" * 32), "secret must be 32 bytes, got str"),
+    (lambda: NoiseKey.from_seed(-1), "seed must be an integer >= 0, got -1"),
+    (lambda: NoiseKey.from_seed(1.0), "seed must be an integer"),
+    (lambda: KEY.derive(), "at least one context"),
+    (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
+    (lambda: KEY.derive(True), "str, int or bytes, got bool"),
+    (lambda: KEY.derive("\udcff"), "text that UTF-8 can encode"),
+    (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
+    (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
+    (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [0, -3], 1), r"nodes must be integers in \[0, 2\^64\), got -3"),
+    (lambda: normals(KEY, 0, [[0]], 1), "nodes must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
+    (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
+    (lambda: normals(b"k", 0, [], 1), "key must be a NoiseKey, got bytes"),
+    (lambda: normals(KEY, 0, [0], 1, tensor=-1), "tensor must be an integer >= 0, got -1"),
+    (lambda: normals(KEY, 0, [0], 1, tensor=2**32), r"tensor must be an integer in \[0, 2\^32\), got 4294967296"),
+    (lambda: ColumnNormals([KEY], [0, 1]), "keys and indices must be equally many, got 1 and 2"),
+    (lambda: ColumnNormals(["k"], [0]), "key must be a NoiseKey, got str"),
 )
 def test_refusals(call, message):
     refuses(message, call)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_tasks
 import torch
-from effort import given
+from effort import each, given
 from finished_runs import step_frame
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -94,8 +94,7 @@ def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
     for without, other in zip(plain.seeds, run.seeds, strict=True):
         assert_array_equal(without.loss, other.loss)
         assert_array_equal(without.models, other.models)
-        assert other.metrics["train_loss"].shape == (6, 4)
-        assert other.metrics["average_loss"].shape == (6,)
+        assert (other.metrics["train_loss"].shape, other.metrics["average_loss"].shape) == ((6, 4), (6,))
     assert run.rows()[0].keys() - plain.rows()[0].keys() == {"train_loss", "average_loss"}
     frame = run.to_pandas()
     assert list(frame.columns) == [*plain.to_pandas().columns, "train_loss", "average_loss"]
@@ -144,13 +143,11 @@ def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, options):
     assert set(options) <= set(saved.private)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("train_loss", "metrics must be a list of names"),
-        (["train_los"], "did you mean 'train_loss'"),
-        (["average-accuracy"], "task 'small' is a regression"),
-    ],
+@each(
+    "options, message",
+    ("train_loss", "metrics must be a list of names"),
+    (["train_los"], "did you mean 'train_loss'"),
+    (["average-accuracy"], "task 'small' is a regression"),
 )
 def test_what_cannot_be_measured_is_refused_before_work(options, message):
     refuses(message, lambda: replay(MECHANISM, regression(), seeds=[0], metrics=options))
@@ -225,21 +222,19 @@ def test_no_chance_where_a_guess_means_nothing():
     assert learned.chance(small_tasks.regression(loss=lambda out, y: (out[0] - y).square() / 0.0)) is None
 
 
-@pytest.mark.parametrize(
-    ("ended", "finding", "knob"),
-    [
-        ([Ended("a", True, [1.0, 1.2])], "", None),
-        ([Ended("a", True, [2.2, 2.2])], "a does not beat the untrained model (test loss 2)", "noise outweighs"),
-        ([Ended("a", True, [9.0]), Ended("b", True, [1.0])], "", "a (loss 9)"),
-        ([Ended("a", True, [9.0]), Ended("b", True, [3.0])], "No private mechanism beats the untrained model", "mu"),
-        ([Ended("a", True, [2.01])], "a does not beat the untrained model", "more epochs"),
-        ([Ended("a", True, [None, 1.0], diverged=1)], "a diverged", "in 1 of 2 seeds: lower the learning rate"),
-        ([Ended("none", False, [9.0]), Ended("a", True, [9.0])], "a does not", "lower the learning rate, as without"),
-        ([Ended("none", False, [1.99]), Ended("a", True, [2.5])], "a does not", "a smaller clipping norm"),
-        ([Ended("none", False, [0.5]), Ended("a", True, [2.01])], "a does not", "noise outweighs"),
-        ([Ended("none", False, [0.1])], "", None),
-        ([Ended("a", True, [])], "", None),
-    ],
+@each(
+    "ended, finding, knob",
+    ([Ended("a", True, [1.0, 1.2])], "", None),
+    ([Ended("a", True, [2.2, 2.2])], "a does not beat the untrained model (test loss 2)", "noise outweighs"),
+    ([Ended("a", True, [9.0]), Ended("b", True, [1.0])], "", "a (loss 9)"),
+    ([Ended("a", True, [9.0]), Ended("b", True, [3.0])], "No private mechanism beats the untrained model", "mu"),
+    ([Ended("a", True, [2.01])], "a does not beat the untrained model", "more epochs"),
+    ([Ended("a", True, [None, 1.0], diverged=1)], "a diverged", "in 1 of 2 seeds: lower the learning rate"),
+    ([Ended("none", False, [9.0]), Ended("a", True, [9.0])], "a does not", "lower the learning rate, as without"),
+    ([Ended("none", False, [1.99]), Ended("a", True, [2.5])], "a does not", "a smaller clipping norm"),
+    ([Ended("none", False, [0.5]), Ended("a", True, [2.01])], "a does not", "noise outweighs"),
+    ([Ended("none", False, [0.1])], "", None),
+    ([Ended("a", True, [])], "", None),
 )
 def test_title_and_knob(ended, finding, knob):
     verdict = Judged(ended, START, GUESS)

@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from effort import each
 from refusals import refuses
 from small_tasks import slow_sums, some_models
 
@@ -25,8 +26,7 @@ def test_digits(model, dimension, name):
     assert task.name == name
     assert task.num_nodes == 15
     assert (len(task.targets), len(task.test_targets)) == (1198, 599)
-    assert task.features.min() == 0
-    assert task.features.max() == 1
+    assert (task.features.min(), task.features.max()) == (0, 1)
     instance = task.instance(seed=0, period=4)
     assert instance.dimension == dimension
     models = instance.initial_parameters
@@ -129,48 +129,39 @@ def test_registry(housing_stub):
     refuses("task digits-mlp: unknown parameter 'model", tasks.load, "digits-mlp", 3, model="softmax")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("digits:model=mlp, test_fraction=0.2", lambda: tasks.digits(3, "mlp", 0.2)),
-        ("digits:partition=dirichlet:alpha=2", lambda: tasks.digits(3, partition="dirichlet:alpha=2")),
-        ("digits-mlp:test_fraction=0.5", lambda: tasks.digits(3, "mlp", 0.5)),
-        ("least-squares:dimension=3,data_seed=7,start=zero", lambda: tasks.least_squares(3, 3, 7, "zero")),
-        ("rotated-quadratics:start=ones", lambda: tasks.rotated_quadratics(3, "ones")),
-        ("rotated-quadratics:", lambda: tasks.rotated_quadratics(3)),
-    ],
+@each(
+    "text, expected",
+    ("digits:model=mlp, test_fraction=0.2", lambda: tasks.digits(3, "mlp", 0.2)),
+    ("digits:partition=dirichlet:alpha=2", lambda: tasks.digits(3, partition="dirichlet:alpha=2")),
+    ("digits-mlp:test_fraction=0.5", lambda: tasks.digits(3, "mlp", 0.5)),
+    ("least-squares:dimension=3,data_seed=7,start=zero", lambda: tasks.least_squares(3, 3, 7, "zero")),
+    ("rotated-quadratics:start=ones", lambda: tasks.rotated_quadratics(3, "ones")),
+    ("rotated-quadratics:", lambda: tasks.rotated_quadratics(3)),
 )
 def test_a_text_names_the_task_of_its_parameters(text, expected):
     assert tasks.load(text, 3).content_hash == expected().content_hash
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("digit:model=mlp", "unknown task 'digit'; did you mean 'digits'"),
-        ("digits:modell=mlp", "task digits: unknown parameter 'modell'; did you mean 'model'. Known: model"),
-        ("digits-mlp:model=softmax", "task digits-mlp: unknown parameter 'model'"),
-        ("digits:model", "task digits: parameters are written key=value, got 'model'"),
-        ("digits:model=mlp,model=mlp", "task digits: parameter 'model' is given twice; give it once"),
-        ("housing:data_home=/tmp", "task housing: unknown parameter 'data_home'"),
-        ("digits:test_fraction=half", "task digits: test_fraction must be a number, got 'half'"),
-        (
-            "least-squares:dimension=2.5",
-            "task least-squares: dimension must be an integer of at most 18 digits, got '2.5'",
-        ),
-        ("least-squares:start=1", "unknown start '1'"),
-    ],
+@each(
+    "text, message",
+    ("digit:model=mlp", "unknown task 'digit'; did you mean 'digits'"),
+    ("digits:modell=mlp", "task digits: unknown parameter 'modell'; did you mean 'model'. Known: model"),
+    ("digits-mlp:model=softmax", "task digits-mlp: unknown parameter 'model'"),
+    ("digits:model", "task digits: parameters are written key=value, got 'model'"),
+    ("digits:model=mlp,model=mlp", "task digits: parameter 'model' is given twice; give it once"),
+    ("housing:data_home=/tmp", "task housing: unknown parameter 'data_home'"),
+    ("digits:test_fraction=half", "task digits: test_fraction must be a number, got 'half'"),
+    ("least-squares:dimension=2.5", "task least-squares: dimension must be an integer of at most 18 digits, got '2.5'"),
+    ("least-squares:start=1", "unknown start '1'"),
 )
 def test_a_text_that_names_no_task_is_refused(text, message):
     refuses(message, tasks.load, text, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "period"),
-    [
-        *(("digits", 2), ("digits-mlp", 2), ("housing", 2), ("housing-linear", 2)),
-        *(("logistic:train_records=9", 2), ("least-squares", 1), ("rotated-quadratics", 1)),
-    ],
+@each(
+    "name, period",
+    *(("digits", 2), ("digits-mlp", 2), ("housing", 2), ("housing-linear", 2)),
+    *(("logistic:train_records=9", 2), ("least-squares", 1), ("rotated-quadratics", 1)),
 )
 def test_tasks_and_instances_go_to_worker_processes(housing_stub, name, period):
     instance = tasks.load(name, 3).instance(seed=0, period=period)
@@ -306,10 +297,8 @@ def test_the_real_data():
     if real is None or not all((Path(real) / name).is_file() for name in NAMES):
         pytest.skip("MFDL_DATA holds no a9a")
     task = tasks.load("a9a", 20)
-    assert task.features.shape == (32561, 123)
-    assert task.test_features.shape == (16281, 123)
-    assert task.targets.sum() == 7841
-    assert task.test_targets.sum() == 3846
+    assert (task.features.shape, task.test_features.shape) == ((32561, 123), (16281, 123))
+    assert (task.targets.sum(), task.test_targets.sum()) == (7841, 3846)
     assert set(np.unique(task.features)) == {0, 1}
     sizes = np.bincount(task.owners(0))
     assert sizes.sum() == 32561

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import classes
@@ -24,8 +24,6 @@ def by_class(rows_of_node, targets):
 
 
 # Every record once
-
-
 @st.composite
 def partitions(draw):
     num_nodes = draw(st.integers(1, 9))
@@ -54,8 +52,6 @@ def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
 
 
 # Dirichlet: the distribution
-
-
 @pytest.mark.parametrize("alpha", [0.03, 0.5, 1.0, 10.0, 1e4])
 def test_shares_are_dirichlet(alpha):
     shares = partition.dirichlet_shares(partition.Uniforms(1, partition.NODE_SHARES), alpha, (4000, 5))
@@ -144,8 +140,6 @@ def test_uniforms_are_uniform_and_inside_the_unit_interval(monkeypatch):
 
 
 # In a task
-
-
 @given(25, seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
 def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
     task = classes(partition=Dirichlet(alpha, min_records=4))
@@ -224,8 +218,6 @@ def test_fixed_keeps_its_own_read_only_owners():
 
 
 # Refusals
-
-
 class Given(partition.Partition):
     """A partition of a user: the arrays that `rows` names, whatever the law."""
 
@@ -243,21 +235,19 @@ def four(*changed):
     return Given(*changed, *np.split(np.arange(60), 4)[len(changed) :])
 
 
-@pytest.mark.parametrize(
-    ("partition", "message"),
-    [
-        (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
-        (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
-        (four(np.append(np.arange(15), 3)), "record 3 has 2 places, at node 0;"),
-        (four(np.arange(14)), "record 14 is at no node"),
-        (four(np.array([*range(14), 15])), "record 14 is at no node"),  # as many places as records, and still wrong
-        (four(np.arange(-1, 15)), "must give rows 0 to 59, got row -1 at node 0"),
-        (Given(*np.split(np.arange(1, 61), 4)), "must give rows 0 to 59, got row 60 at node 3"),
-        (four(np.arange(15.0)), r"must give row indices of train records, got shape \(15,\) of float64 at node 0"),
-        (four(np.arange(15)[None]), r"got shape \(1, 15\)"),
-        (four(np.arange(30), np.array([], dtype=int)), "every node a record, got none at node 1 of 4"),
-        (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
-    ],
+@each(
+    "partition, message",
+    (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
+    (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
+    (four(np.append(np.arange(15), 3)), "record 3 has 2 places, at node 0;"),
+    (four(np.arange(14)), "record 14 is at no node"),
+    (four(np.array([*range(14), 15])), "record 14 is at no node"),  # as many places as records, and still wrong
+    (four(np.arange(-1, 15)), "must give rows 0 to 59, got row -1 at node 0"),
+    (Given(*np.split(np.arange(1, 61), 4)), "must give rows 0 to 59, got row 60 at node 3"),
+    (four(np.arange(15.0)), r"must give row indices of train records, got shape \(15,\) of float64 at node 0"),
+    (four(np.arange(15)[None]), r"got shape \(1, 15\)"),
+    (four(np.arange(30), np.array([], dtype=int)), "every node a record, got none at node 1 of 4"),
+    (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
 )
 def test_a_partition_of_a_user_that_breaks_the_law_is_refused(partition, message):
     task = classes(partition=partition)
@@ -282,40 +272,36 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
         refuses("exactly one node", use)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
-        (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
-        (lambda: Dirichlet(1e7), r"alpha must lie between 1e-06 and 1e\+06, got 10000000.0"),
-        (lambda: Dirichlet(1.0, 0), "min_records must be an integer >= 1, got 0"),
-        (lambda: Fixed([]), "owners must be one node index per train record"),
-        (lambda: Fixed([[0, 1]]), r"owners must be one node index per train record, got shape \(1, 2\)"),
-        (lambda: Fixed([0.0, 1.0]), "of float64"),
-        (lambda: Fixed([0, -1]), "owners must be node indices >= 0, got -1 in row 1"),
-        (lambda: classes(partition=Fixed([0, 1, 2, 3])), "each of the 60 train records, got 4"),
-        (lambda: classes(partition=Fixed(np.arange(60) % 5)), "node indices below 4, got 4 in row 4"),
-        (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
-        (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
-        (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
-        (lambda: classes(kind="regression", partition="dirichlet:alpha=1"), "a Dirichlet partition skews classes"),
-        (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
-        (lambda: classes(partition=Dirichlet(0.05)).instance(0, 12), "at least period=12 records"),
-    ],
+@each(
+    "build, message",
+    (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
+    (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
+    (lambda: Dirichlet(1e7), r"alpha must lie between 1e-06 and 1e\+06, got 10000000.0"),
+    (lambda: Dirichlet(1.0, 0), "min_records must be an integer >= 1, got 0"),
+    (lambda: Fixed([]), "owners must be one node index per train record"),
+    (lambda: Fixed([[0, 1]]), r"owners must be one node index per train record, got shape \(1, 2\)"),
+    (lambda: Fixed([0.0, 1.0]), "of float64"),
+    (lambda: Fixed([0, -1]), "owners must be node indices >= 0, got -1 in row 1"),
+    (lambda: classes(partition=Fixed([0, 1, 2, 3])), "each of the 60 train records, got 4"),
+    (lambda: classes(partition=Fixed(np.arange(60) % 5)), "node indices below 4, got 4 in row 4"),
+    (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
+    (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
+    (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
+    (lambda: classes(kind="regression", partition="dirichlet:alpha=1"), "a Dirichlet partition skews classes"),
+    (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
+    (lambda: classes(partition=Dirichlet(0.05)).instance(0, 12), "at least period=12 records"),
 )
 def test_partitions_that_cannot_be_used(build, message):
     refuses(message, build)
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("uniform", Uniform()),
-        (" uniform ", Uniform()),
-        ("dirichlet:alpha=10", Dirichlet(10.0)),
-        ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
-        (Dirichlet(3.0), Dirichlet(3.0)),
-    ],
+@each(
+    "text, parsed",
+    ("uniform", Uniform()),
+    (" uniform ", Uniform()),
+    ("dirichlet:alpha=10", Dirichlet(10.0)),
+    ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
+    (Dirichlet(3.0), Dirichlet(3.0)),
 )
 def test_texts(text, parsed):
     assert partition.parse(text) == parsed
@@ -327,22 +313,20 @@ def test_the_text_of_a_partition_names_it(alpha, min_records):
     assert partition.parse(Dirichlet(alpha, min_records).text) == Dirichlet(alpha, min_records)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("dirichlett:alpha=1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
-        ("uniform:alpha=1", "partition uniform has no parameters, got 'alpha'"),
-        ("dirichlet", "partition dirichlet needs the parameter 'alpha'; e.g. dirichlet:alpha=10"),
-        ("dirichlet:10", "partition dirichlet: parameters are written key=value, got '10'"),
-        ("dirichlet:alpha=1,beta=2", "unknown parameter 'beta'.* Known: alpha, min_records"),
-        ("dirichlet:alpha=1,alpha=2", "parameter 'alpha' is given twice"),
-        ("dirichlet:alpha=one", "alpha must be a number, got 'one'"),
-        ("dirichlet:alpha=-1", "alpha must be a finite number > 0"),
-        ("dirichlet:alpha=1,min_records=1.5", "min_records must be an integer of at most 18 digits, got '1.5'"),
-        ("dirichlet:alpha=1,min_records=0", "min_records must be an integer >= 1, got 0"),
-        ("fixed:0", "unknown partition 'fixed'"),
-        (3, "partition must be a text .* got int"),
-    ],
+@each(
+    "text, message",
+    ("dirichlett:alpha=1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
+    ("uniform:alpha=1", "partition uniform has no parameters, got 'alpha'"),
+    ("dirichlet", "partition dirichlet needs the parameter 'alpha'; e.g. dirichlet:alpha=10"),
+    ("dirichlet:10", "partition dirichlet: parameters are written key=value, got '10'"),
+    ("dirichlet:alpha=1,beta=2", "unknown parameter 'beta'.* Known: alpha, min_records"),
+    ("dirichlet:alpha=1,alpha=2", "parameter 'alpha' is given twice"),
+    ("dirichlet:alpha=one", "alpha must be a number, got 'one'"),
+    ("dirichlet:alpha=-1", "alpha must be a finite number > 0"),
+    ("dirichlet:alpha=1,min_records=1.5", "min_records must be an integer of at most 18 digits, got '1.5'"),
+    ("dirichlet:alpha=1,min_records=0", "min_records must be an integer >= 1, got 0"),
+    ("fixed:0", "unknown partition 'fixed'"),
+    (3, "partition must be a text .* got int"),
 )
 def test_texts_that_name_no_partition(text, message):
     refuses(message, partition.parse, text)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
+from effort import each
 from refusals import refuses, unsupported
 from small_tasks import module_at, regression, squared
 from torch import nn
@@ -40,15 +41,13 @@ def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "unit", "momentum", "trust", "clipping"),
-    [
-        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "flat"),
-        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "automatic"),
-        ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
-        ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
-        ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
-    ],
+@each(
+    "name, unit, momentum, trust, clipping",
+    ("mafalda", "record", 0.0, mfdl.trust.LDP(), "flat"),
+    ("mafalda", "record", 0.0, mfdl.trust.LDP(), "automatic"),
+    ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
+    ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
+    ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
 )
 def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust, clipping):
     calibrated, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
@@ -146,8 +145,8 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     copy.load_state_dict(node.module.state_dict())
     again.load_state_dict(torch.load(_written(early), weights_only=True))
     for t in (3, 4):
-        for each in (node, again):
-            each.step(*batch(data, t))
+        for one in (node, again):
+            one.step(*batch(data, t))
     assert torch.equal(node.model.initial_row(), again.model.initial_row())
     refuses("cannot go to step 3", node.load_state_dict, early)
     refuses("another run: key_id", lambda: again.load_state_dict({**node.state_dict(), "key_id": "0" * 32}))
@@ -339,13 +338,11 @@ def test_averaging_refuses_a_missing_and_an_uncalled_message():
     assert np.allclose(mfdl.gossip.average(dict(enumerate(x)), W, 1), W.weights.toarray()[1] @ x)
 
 
-@pytest.mark.parametrize(
-    ("features", "targets", "records", "why"),
-    [
-        (torch.zeros(()), torch.zeros(1), None, r"features must be a batch of records, shape \(B, ...\), got shape"),
-        (torch.zeros(3), torch.zeros(()), None, r"targets must be a batch .*one record is features\[None\]"),
-        (torch.zeros(1, 3), torch.zeros(1), 5, "records must be a list of a number for each record, got 5"),
-    ],
+@each(
+    "features, targets, records, why",
+    (torch.zeros(()), torch.zeros(1), None, r"features must be a batch of records, shape \(B, ...\), got shape"),
+    (torch.zeros(3), torch.zeros(()), None, r"targets must be a batch .*one record is features\[None\]"),
+    (torch.zeros(1, 3), torch.zeros(1), 5, "records must be a list of a number for each record, got 5"),
 )
 def test_one_record_without_a_batch_axis_is_refused(features, targets, records, why):
     task, key = regression(num_records=16, num_nodes=NODES), mfdl.NoiseKey.from_seed(5)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import unsupported
 from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
@@ -412,13 +412,11 @@ def sums_of_present(instance, models, mask):
     return dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
 
 
-@pytest.mark.parametrize(
+@each(
     "later",
-    [
-        lambda module, x: module.second(x),
-        lambda module, x: module.second(module.first(x)) + module.first.weight.square().sum(),
-        lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
-    ],
+    lambda module, x: module.second(x),
+    lambda module, x: module.second(module.first(x)) + module.first.weight.square().sum(),
+    lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
 )
 def test_a_module_that_changes_its_ways_is_refused(factored, later):
     """A weight that is used besides, only later: its gradient would lack that way."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from effort import each
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
 from small_tasks import classes, regression
@@ -99,15 +100,11 @@ def witnessed(monkeypatch):
 
 
 # ---- stop and resume --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "unit", "period"),
-    [
-        *((name, "record", None) for name in ("dp-dsgd", "mf-per-node", "joint")),
-        ("mf-per-node", "user", 2),
-        *(pytest.param(name, unit, None, marks=pytest.mark.slow) for name in ("none", "mf-shared") for unit in UNITS),
-    ],
+@each(
+    "name, unit, period",
+    *((name, "record", None) for name in ("dp-dsgd", "mf-per-node", "joint")),
+    ("mf-per-node", "user", 2),
+    *(pytest.param(name, unit, None, marks=pytest.mark.slow) for name in ("none", "mf-shared") for unit in UNITS),
 )
 def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(name, unit, period, tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "BLOCK_STEPS", 4)  # stops fall within and between blocks of noise
@@ -258,8 +255,7 @@ def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_t
     calibrated, key = mechanism(), NoiseKey.from_entropy()
     with pytest.raises(CrashAt):
         train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=CrashAt(1).progress)
-    assert checkpoint.load(tmp_path / "seed-1").step == 0
-    assert len(witnessed["noise"]) == 1
+    assert (checkpoint.load(tmp_path / "seed-1").step, len(witnessed["noise"])) == (0, 1)
     train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, stop_after=1)
     first, again = witnessed["noise"]
     assert_array_equal(first, again)
@@ -326,8 +322,6 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
 
 
 # ---- keys -------------------------------------------------------------------------------------------------
-
-
 def test_a_seed_repeats_a_run_and_no_seed_never_does():
     first, second = (train(mechanism(), TASK, seeds=[2]).seeds[0] for _ in range(2))
     assert_same(first, second)
@@ -418,8 +412,6 @@ def test_noise_is_not_in_the_checkpoint(tmp_path, witnessed):
 
 
 # ---- what mechanisms share --------------------------------------------------------------------------------
-
-
 def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
     for name in ("none", "dp-dsgd", "mf-shared"):
         train(mechanism(name), TASK, seeds=[4, 5], stop_after=0)
@@ -434,8 +426,6 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
 
 
 # ---- refusals ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("participation", [Single(6), OncePerEpoch(3, 2), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
 def test_other_participation_than_the_executor_implements_is_refused(participation):
     algorithm = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
@@ -458,25 +448,23 @@ def test_a_secret_given_for_a_key_is_not_shown():
     assert "a secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"task": regression(30, 5)}, "task has 5 nodes but the mechanism has 4"),
-        ({"seeds": []}, "seeds must hold at least one seed"),
-        ({"seeds": [-1]}, "seed must be an integer >= 0"),
-        ({"seeds": [0.5]}, "seed must be an integer >= 0"),
-        ({"eval_every": 0}, "eval_every must be an integer >= 1"),
-        ({"stop_after": -1}, "stop_after must be an integer >= 0"),
-        ({"calibrated": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
-        ({"calibrated": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
-        ({"period": 3}, "period must be 2, the one of cyclic participation"),
-        ({"on_evaluation": 3}, "on_evaluation must be .*, got"),
-        *(({"progress": progress}, "progress must be .*, got") for progress in ("yes", 1)),
-        *(
-            ({"dtype": dtype}, r"dtype must be torch\.float32 or torch\.float64, got")
-            for dtype in (torch.float16, torch.int64, "float32", float, None)
-        ),
-    ],
+@each(
+    "arguments, message",
+    ({"task": regression(30, 5)}, "task has 5 nodes but the mechanism has 4"),
+    ({"seeds": []}, "seeds must hold at least one seed"),
+    ({"seeds": [-1]}, "seed must be an integer >= 0"),
+    ({"seeds": [0.5]}, "seed must be an integer >= 0"),
+    ({"eval_every": 0}, "eval_every must be an integer >= 1"),
+    ({"stop_after": -1}, "stop_after must be an integer >= 0"),
+    ({"calibrated": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
+    ({"calibrated": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
+    ({"period": 3}, "period must be 2, the one of cyclic participation"),
+    ({"on_evaluation": 3}, "on_evaluation must be .*, got"),
+    *(({"progress": progress}, "progress must be .*, got") for progress in ("yes", 1)),
+    *(
+        ({"dtype": dtype}, r"dtype must be torch\.float32 or torch\.float64, got")
+        for dtype in (torch.float16, torch.int64, "float32", float, None)
+    ),
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path):
     arguments = {"calibrated": mechanism(), "task": TASK, "seeds": [0]} | arguments
@@ -486,8 +474,6 @@ def test_bad_arguments_are_refused(arguments, message, tmp_path):
 
 
 # ---- what runs is what was accounted ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_messages_kept_are_the_operators_on_what_happened(name, witnessed):
     calibrated = mechanism(name, W=gossip.sequence([STAR, RING, STAR, STAR, RING]), clip_norm=0.5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from archives import parsed
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses
@@ -129,15 +129,13 @@ def test_the_mechanism_of_a_run_is_accounted_anew_or_says_that_it_was_not(tmp_pa
     refuses("another trust model", lambda: Run.load(tmp_path / "run", trust=trust.LDP()))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"loss": np.ones((1, 9))}, "arrays of other sizes than"),
-        ({"models": np.ones((9, 2))}, "arrays of other sizes than"),
-        ({"finished_steps": 99}, "arrays of other sizes than"),
-        ({"finished_steps": -1}, "arrays of other sizes than"),
-        ({"steps": np.zeros((2, 2), dtype=int)}, "arrays of other sizes than"),
-    ],
+@each(
+    "change, message",
+    ({"loss": np.ones((1, 9))}, "arrays of other sizes than"),
+    ({"models": np.ones((9, 2))}, "arrays of other sizes than"),
+    ({"finished_steps": 99}, "arrays of other sizes than"),
+    ({"finished_steps": -1}, "arrays of other sizes than"),
+    ({"steps": np.zeros((2, 2), dtype=int)}, "arrays of other sizes than"),
     ids=["loss", "models", "late", "early", "steps"],
 )
 def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change, message):
@@ -176,8 +174,7 @@ def test_divergence_is_recorded_and_shown(mu, tmp_path):
     calibrated = dp_dsgd_mechanism(learning_rate=1e6, mu=mu)
     for stop in (2, None, None):  # at last read back, no step left to run
         run = replay(calibrated, TASK, seeds=[0, 1], stop_after=stop, checkpoint_folder=tmp_path)
-        assert run.diverged_seeds == [0, 1]
-        assert run.final_test_losses == [None, None]
+        assert (run.diverged_seeds, run.final_test_losses) == ([0, 1], [None, None])
     assert not np.isfinite(run.seeds[0].loss).all()
     assert run.seeds[0].finished_steps == 6
     healthy = replay(dp_dsgd_mechanism(), TASK, seeds=[0])

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import refuses, unsupported
@@ -279,16 +279,14 @@ def test_secret_batches_take_a_rule():
     assert not run.seeds[0].diverged
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("adam", "step rule"),
-        ("nesterov:1", "beta must lie in"),
-        ("rms:0", "exponent must be"),
-        ("rms:0.5:1", "decay must lie in"),
-        ("messages:0.5:0.5:0", "floor must be"),
-        (3, "step_rule must be"),
-    ],
+@each(
+    "text, words",
+    ("adam", "step rule"),
+    ("nesterov:1", "beta must lie in"),
+    ("rms:0", "exponent must be"),
+    ("rms:0.5:1", "decay must lie in"),
+    ("messages:0.5:0.5:0", "floor must be"),
+    (3, "step_rule must be"),
 )
 def test_what_is_no_rule_is_refused(text, words):
     refuses(words, lambda: replay(mechanism(), classes(), seeds=[0], step_rule=text))
@@ -409,26 +407,24 @@ def test_texts_and_files(tmp_path):
     assert preconditioners.parse(parsed, D) is parsed
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Preconditioner([1.0, 0.0]), "singular values within a factor"),
-        (lambda: Preconditioner([1.0, np.inf]), "scales must be finite"),
-        (lambda: Preconditioner(np.ones((2, 3))), r"shape \(d,\) or \(d, d\)"),
-        (lambda: Preconditioner([1.0], [1.0, 2.0]), r"center must have shape \(1,\)"),
-        (lambda: Preconditioner([1.0], source=" "), "source must say"),
-        (lambda: Preconditioner.of_spectrum([1.0, 0.0]), "eigenvalues must be > 0"),
-        (lambda: Preconditioner.of_public_features(np.eye(2), public=""), "public must say"),
-        (lambda: Preconditioner.of_public_features(np.zeros((2, 2)), public="zeros"), "must have variance"),
-        (lambda: Preconditioner([1.0, 2.0])(np.ones((1, 3))), "vectors of 2 entries"),
-        (lambda: Preconditioner([1.0])(np.ones((1, 1), dtype=int)), "floating-point type"),
-        (lambda: TASK.preconditioned("powers:0.5"), "did you mean 'power'"),
-        (lambda: TASK.preconditioned("power"), "is written power:EXPONENT"),
-        (lambda: TASK.preconditioned(3), "must be a text such as 'power:0.5'"),
-        (lambda: TASK.preconditioned(Preconditioner([1.0, 2.0])), "for 2 features, and there are 4"),
-        (lambda: TASK.preconditioned("file:no-such-file"), "preconditioner file .* cannot be read"),
-        (lambda: mfdl.tasks.least_squares(3).preconditioned("power:0.5"), "maps real feature vectors"),
-    ],
+@each(
+    "call, message",
+    (lambda: Preconditioner([1.0, 0.0]), "singular values within a factor"),
+    (lambda: Preconditioner([1.0, np.inf]), "scales must be finite"),
+    (lambda: Preconditioner(np.ones((2, 3))), r"shape \(d,\) or \(d, d\)"),
+    (lambda: Preconditioner([1.0], [1.0, 2.0]), r"center must have shape \(1,\)"),
+    (lambda: Preconditioner([1.0], source=" "), "source must say"),
+    (lambda: Preconditioner.of_spectrum([1.0, 0.0]), "eigenvalues must be > 0"),
+    (lambda: Preconditioner.of_public_features(np.eye(2), public=""), "public must say"),
+    (lambda: Preconditioner.of_public_features(np.zeros((2, 2)), public="zeros"), "must have variance"),
+    (lambda: Preconditioner([1.0, 2.0])(np.ones((1, 3))), "vectors of 2 entries"),
+    (lambda: Preconditioner([1.0])(np.ones((1, 1), dtype=int)), "floating-point type"),
+    (lambda: TASK.preconditioned("powers:0.5"), "did you mean 'power'"),
+    (lambda: TASK.preconditioned("power"), "is written power:EXPONENT"),
+    (lambda: TASK.preconditioned(3), "must be a text such as 'power:0.5'"),
+    (lambda: TASK.preconditioned(Preconditioner([1.0, 2.0])), "for 2 features, and there are 4"),
+    (lambda: TASK.preconditioned("file:no-such-file"), "preconditioner file .* cannot be read"),
+    (lambda: mfdl.tasks.least_squares(3).preconditioned("power:0.5"), "maps real feature vectors"),
 )
 def test_refusals(call, message):
     refuses(message, call)

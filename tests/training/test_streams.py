@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
@@ -159,15 +159,13 @@ def test_without_noise_no_secret_is_needed(noise):
     assert_array_equal(node_noise(noise, 2, HolderKeys.given({}), std, 1, 4), np.zeros((1, 4)))
 
 
-@pytest.mark.parametrize(
-    ("node", "slots", "message"),
-    [
-        (3, None, "node must be below the number of nodes, 3, got 3"),
-        (-1, None, "node must be an integer >= 0"),
-        (0, [3], r"slots must be distinct and below 3, got \[3\]"),
-        (0, [0, 0], "slots must be distinct"),
-        (0, [1], r"node 0 needs the secret of \{1\}"),
-    ],
+@each(
+    "node, slots, message",
+    (3, None, "node must be below the number of nodes, 3, got 3"),
+    (-1, None, "node must be an integer >= 0"),
+    (0, [3], r"slots must be distinct and below 3, got \[3\]"),
+    (0, [0, 0], "slots must be distinct"),
+    (0, [1], r"node 0 needs the secret of \{1\}"),
 )
 def test_refusals(node, slots, message):
     with pytest.raises(InvalidInput, match=message):
@@ -266,7 +264,6 @@ PART = Cyclic(1, T)
 
 
 # ---- the counterexample: pairwise noise drawn once ------------------------------------------------------------------
-
 RING, LOCAL, PAIR, STEPS, DELTA = "ring:n=16", 22.97, 94.0, 3500, 1e-5
 
 
@@ -291,8 +288,7 @@ def test_reused_pairwise_noise_protects_no_alternating_difference(steps):
     gram = np.linalg.inv(reused_covariance(steps, L))[::16, ::16]  # rows of node 0; all nodes of a ring are alike
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=steps)))
     losses = np.einsum("ks,st,kt->k", signs, gram, signs)
-    assert losses.max() == pytest.approx(steps / LOCAL**2, rel=1e-9)
-    assert signs[losses.argmax()].sum() == 0
+    assert (losses.max(), signs[losses.argmax()].sum()) == (pytest.approx(steps / LOCAL**2, rel=1e-9), 0)
     fresh_loss = steps * node_covariances.inverse_diagonal(node_covariances.decor_covariance(L, LOCAL, PAIR))
     assert losses.max() / fresh_loss == pytest.approx(7.9, abs=0.05)
     assert losses[-1] < fresh_loss  # a constant gradient is hidden better: all is lost in what changes over time

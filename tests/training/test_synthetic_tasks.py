@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy import stats
@@ -92,8 +92,6 @@ def test_the_optimum_is_the_minimiser(problem):
 
 
 # Least squares
-
-
 def test_least_squares_is_the_problem_of_the_paper():
     task = tasks.least_squares(nx.cycle_graph(16))
     A, b = parts(task)
@@ -126,8 +124,6 @@ def test_least_squares_data_are_normal_and_follow_the_data_seed_alone():
 
 
 # Rotated quadratics
-
-
 def f_by_hand(i, n, x):
     """f_i with the rotation written out: the point is turned back around (i, 0) by -15 degrees."""
     if i <= n / 2:
@@ -179,8 +175,6 @@ def test_from_zero_the_clipped_steps_of_the_paper_go_nowhere():
 
 
 # What all share
-
-
 @pytest.mark.parametrize("name", ["least-squares", "rotated-quadratics"])
 def test_a_node_holds_its_own_record_in_every_seed(name):
     task = tasks.load(name, nx.cycle_graph(6))
@@ -203,28 +197,26 @@ def test_starts():
     assert dataclasses.replace(tasks.rotated_quadratics(4)).content_hash in hashes
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: tasks.least_squares(4, dimension=0), "dimension must be an integer >= 1, got 0"),
-        (lambda: tasks.least_squares(4, data_seed=-1), "data_seed must be an integer >= 0, got -1"),
-        (lambda: tasks.least_squares(4, start="one"), "unknown start 'one'; did you mean 'ones'"),
-        (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
-        (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
-        (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
-        (lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"), "got a singular"),
-        (lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"), "with m >= d >="),
-        (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
-        (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
-        (
-            lambda: tasks.quadratic("own", np.full((3, 1, 1), np.inf), np.ones((3, 1)), metric="excess-loss"),
-            "matrices must be finite",
-        ),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.full((3, 1), 1e39), metric="excess-loss"),
-            r"at most 1e\+15, got 1e\+39; rescale",
-        ),
-    ],
+@each(
+    "make, message",
+    (lambda: tasks.least_squares(4, dimension=0), "dimension must be an integer >= 1, got 0"),
+    (lambda: tasks.least_squares(4, data_seed=-1), "data_seed must be an integer >= 0, got -1"),
+    (lambda: tasks.least_squares(4, start="one"), "unknown start 'one'; did you mean 'ones'"),
+    (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
+    (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
+    (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
+    (lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"), "got a singular"),
+    (lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"), "with m >= d >="),
+    (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
+    (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
+    (
+        lambda: tasks.quadratic("own", np.full((3, 1, 1), np.inf), np.ones((3, 1)), metric="excess-loss"),
+        "matrices must be finite",
+    ),
+    (
+        lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.full((3, 1), 1e39), metric="excess-loss"),
+        r"at most 1e\+15, got 1e\+39; rescale",
+    ),
 )
 def test_problems_that_cannot_be_used(make, message):
     refuses(message, make)

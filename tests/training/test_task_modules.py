@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import mlp, regression
@@ -42,37 +42,33 @@ def batch_norm_in_training(layer, *rest):
     return lambda: nn.Sequential(nn.Linear(3, 4), layer, *rest, nn.Linear(4, 1))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (batch_norm_in_training(nn.BatchNorm1d(4)), r"layer '1' \(BatchNorm1d\) .*mixes the records"),
-        (batch_norm_in_training(nn.SyncBatchNorm(4)), r"layer '1' \(SyncBatchNorm\) .*mixes the records"),
-        (batch_norm_in_training(nn.InstanceNorm1d(4, track_running_stats=True)), r"\(InstanceNorm1d\) keeps running"),
-        (batch_norm_in_training(nn.Dropout(0.5)), r"layer '1' \(Dropout\) draws at random in training mode"),
-        (batch_norm_in_training(nn.AlphaDropout(0.1)), r"\(AlphaDropout\) draws at random"),
-        (batch_norm_in_training(nn.RReLU()), r"\(RReLU\) draws at random"),
-        (batch_norm_in_training(nn.MultiheadAttention(4, 1, dropout=0.1)), r"\(MultiheadAttention\) draws at random"),
-        (lambda: Wrapped(lambda _, x: x - x.mean(0)), "Wrapped mixes the records of a batch: the output of one"),
-        (lambda: Wrapped(lambda _, x: x + 0.001 * x.sum()), "mixes the records"),
-        (lambda: Wrapped(lambda _, x: x + torch.rand(1)), "gives two outputs for the same records"),
-        (lambda: Wrapped(counting), "buffer 'count' of Wrapped changes in the forward pass"),
-        (lambda: Wrapped(lambda _, x: x if x.sum().item() > 0 else -x), "cannot take per-record gradients|mixes"),
-    ],
+@each(
+    "build, message",
+    (batch_norm_in_training(nn.BatchNorm1d(4)), r"layer '1' \(BatchNorm1d\) .*mixes the records"),
+    (batch_norm_in_training(nn.SyncBatchNorm(4)), r"layer '1' \(SyncBatchNorm\) .*mixes the records"),
+    (batch_norm_in_training(nn.InstanceNorm1d(4, track_running_stats=True)), r"\(InstanceNorm1d\) keeps running"),
+    (batch_norm_in_training(nn.Dropout(0.5)), r"layer '1' \(Dropout\) draws at random in training mode"),
+    (batch_norm_in_training(nn.AlphaDropout(0.1)), r"\(AlphaDropout\) draws at random"),
+    (batch_norm_in_training(nn.RReLU()), r"\(RReLU\) draws at random"),
+    (batch_norm_in_training(nn.MultiheadAttention(4, 1, dropout=0.1)), r"\(MultiheadAttention\) draws at random"),
+    (lambda: Wrapped(lambda _, x: x - x.mean(0)), "Wrapped mixes the records of a batch: the output of one"),
+    (lambda: Wrapped(lambda _, x: x + 0.001 * x.sum()), "mixes the records"),
+    (lambda: Wrapped(lambda _, x: x + torch.rand(1)), "gives two outputs for the same records"),
+    (lambda: Wrapped(counting), "buffer 'count' of Wrapped changes in the forward pass"),
+    (lambda: Wrapped(lambda _, x: x if x.sum().item() > 0 else -x), "cannot take per-record gradients|mixes"),
 )
 def test_modules_that_cannot_be_clipped_per_record(build, message):
     unsupported(message, regression, build=build)
 
 
-@pytest.mark.parametrize(
+@each(
     "build",
-    [
-        batch_norm_in_training(nn.Dropout(0.0)),
-        batch_norm_in_training(nn.Dropout(0.5).eval()),
-        batch_norm_in_training(nn.LayerNorm(4)),
-        batch_norm_in_training(nn.BatchNorm1d(4).eval()),
-        batch_norm_in_training(nn.GroupNorm(2, 4)),
-        lambda: nn.Linear(3, 1),
-    ],
+    batch_norm_in_training(nn.Dropout(0.0)),
+    batch_norm_in_training(nn.Dropout(0.5).eval()),
+    batch_norm_in_training(nn.LayerNorm(4)),
+    batch_norm_in_training(nn.BatchNorm1d(4).eval()),
+    batch_norm_in_training(nn.GroupNorm(2, 4)),
+    lambda: nn.Linear(3, 1),
 )
 def test_modules_that_can(build):
     task = regression(build=build)
@@ -80,18 +76,16 @@ def test_modules_that_can(build):
     assert instance.clipped_gradient_sums(instance.initial_parameters, 0, 1.0).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"build": lambda: 3}, "build_module must return a torch.nn.Module, got int"),
-        ({"build": nn.Identity}, "Identity without a trainable parameter"),
-        ({"build": functools.partial(mlp, inputs=2)}, r"Sequential fails on a batch of 4 records of shape \(3,\)"),
-        ({"build": lambda: Wrapped(lambda _, x: (x, x))}, "must return one tensor with one row per record .* got"),
-        ({"build": lambda: Wrapped(lambda _, x: x.sum())}, r"must return one tensor .* got \(\)"),
-        ({"loss": lambda output, target: (output - target).square()}, r"scalar tensor for one record \(output \(1,\)"),
-        ({"loss": lambda output, target: 1.0}, "scalar tensor for one record .* got float"),
-        ({"loss": nn.functional.cross_entropy}, "loss fails on|scalar tensor"),
-    ],
+@each(
+    "changes, message",
+    ({"build": lambda: 3}, "build_module must return a torch.nn.Module, got int"),
+    ({"build": nn.Identity}, "Identity without a trainable parameter"),
+    ({"build": functools.partial(mlp, inputs=2)}, r"Sequential fails on a batch of 4 records of shape \(3,\)"),
+    ({"build": lambda: Wrapped(lambda _, x: (x, x))}, "must return one tensor with one row per record .* got"),
+    ({"build": lambda: Wrapped(lambda _, x: x.sum())}, r"must return one tensor .* got \(\)"),
+    ({"loss": lambda output, target: (output - target).square()}, r"scalar tensor for one record \(output \(1,\)"),
+    ({"loss": lambda output, target: 1.0}, "scalar tensor for one record .* got float"),
+    ({"loss": nn.functional.cross_entropy}, "loss fails on|scalar tensor"),
 )
 def test_modules_and_losses_that_do_not_fit(changes, message):
     refuses(message, regression, **changes)

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses
 from small_tasks import classes, mlp, module_at, regression, slow_sums, some_models
@@ -108,8 +108,6 @@ def test_initial_parameters_are_equal_rows_and_leave_the_global_generator_alone(
 
 
 # Gradients and evaluation
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("clip_norm", [0.3, 1e6])
 def test_clipped_gradient_sums_are_those_of_a_loop_over_records(dtype, clip_norm):
@@ -217,28 +215,24 @@ def _of(unit, models=lambda start: start, step=0, clip_norm=1.0):
     return lambda instance: instance.clipped_gradients(models(instance.initial_parameters), step, clip_norm, unit)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (_of("users"), "unknown unit 'users'; did you mean 'user'"),
-        *((_of(unit, step=-1), "step must be an integer >= 0, got -1") for unit in ("record", "user")),
-        *((_of(unit, clip_norm=0.0), "clip_norm must be") for unit in ("record", "user")),
-        (_of("user", lambda m: m[:2]), "models must be a tensor of shape"),
-        (_of("record", lambda m: m[0]), r"models must be a tensor of .* and device \(\(4, 21\), torch.float32"),
-        (_of("record", lambda m: m.double()), "torch.float64"),
-        (lambda instance: instance.evaluate(instance.initial_parameters.numpy()), "got ndarray"),
-        (lambda instance: instance.task.instance(-1, 1), "seed must be an integer >= 0"),
-        (lambda instance: instance.task.instance(0, 0), "period must be an integer >= 1"),
-        (lambda instance: instance.task.instance(0, 1, torch.float16), "dtype must be torch.float32 or torch.float64"),
-    ],
+@each(
+    "call, message",
+    (_of("users"), "unknown unit 'users'; did you mean 'user'"),
+    *((_of(unit, step=-1), "step must be an integer >= 0, got -1") for unit in ("record", "user")),
+    *((_of(unit, clip_norm=0.0), "clip_norm must be") for unit in ("record", "user")),
+    (_of("user", lambda m: m[:2]), "models must be a tensor of shape"),
+    (_of("record", lambda m: m[0]), r"models must be a tensor of .* and device \(\(4, 21\), torch.float32"),
+    (_of("record", lambda m: m.double()), "torch.float64"),
+    (lambda instance: instance.evaluate(instance.initial_parameters.numpy()), "got ndarray"),
+    (lambda instance: instance.task.instance(-1, 1), "seed must be an integer >= 0"),
+    (lambda instance: instance.task.instance(0, 0), "period must be an integer >= 1"),
+    (lambda instance: instance.task.instance(0, 1, torch.float16), "dtype must be torch.float32 or torch.float64"),
 )
 def test_arguments_that_do_not_fit(call, message):
     refuses(message, lambda: call(regression().instance(seed=0, period=2)))
 
 
 # Refusals of data
-
-
 def with_nan(rows: int = 40) -> np.ndarray:
     features = np.zeros((rows, 3))
     features[12, 1] = np.nan
@@ -249,29 +243,27 @@ def with_nan(rows: int = 40) -> np.ndarray:
 CLASSES = {"kind": "classification", "loss": nn.functional.cross_entropy, "build": functools.partial(mlp, outputs=3)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": with_nan()}, r"features must be finite in float32, got nan in row 12 \(2 of 40 rows"),
-        ({"features": np.full((40, 3), 1e39)}, r"features must be finite in float32, got 1e\+39 in row 0"),
-        ({"targets": np.full(40, np.inf)}, "targets must be finite in float32, got inf in row 0"),
-        ({"test_features": with_nan()[10:21]}, r"test_features must be finite in float32, got nan in row 2"),
-        ({"targets": np.zeros(39)}, "one row per record, got 40 and 39 rows"),
-        ({"test_targets": np.zeros(3)}, "one row per record, got 11 and 3 rows"),
-        ({"targets": np.zeros((40, 1))}, r"targets must have one number per record, got shape \(40, 1\)"),
-        ({"test_features": np.zeros((11, 2))}, "the same kind of record"),
-        ({"test_features": np.zeros((11, 3), dtype=int)}, "the same kind of record"),
-        ({"features": np.zeros((0, 3))}, "features must be a numeric array with at least one record"),
-        ({"features": np.array(["a"] * 40)}, "features must be a numeric array"),
-        ({"num_nodes": 41}, "got 40 train records for 41 nodes; use a smaller graph"),
-        ({"num_nodes": 0}, "must be an integer >= 1, got 0"),
-        ({"num_nodes": "ring"}, "graph ring needs the parameter 'n'"),
-        ({"kind": "ranking"}, "kind must be 'classification' or 'regression', got 'ranking'"),
-        (CLASSES | {"targets": np.zeros(40)}, "targets must be integer classes .* got 40 of float64"),
-        (CLASSES | {"targets": np.arange(40) - 1, "test_targets": np.zeros(11, int)}, "classes >= 0, got -1 in row 0"),
-        (CLASSES | {"targets": np.arange(40), "test_targets": np.zeros(11, int)}, "targets must be classes 0 to 2"),
-        (CLASSES | {"targets": np.zeros(40, int), "test_targets": np.full(11, 3)}, "test_targets must be classes 0"),
-    ],
+@each(
+    "changes, message",
+    ({"features": with_nan()}, r"features must be finite in float32, got nan in row 12 \(2 of 40 rows"),
+    ({"features": np.full((40, 3), 1e39)}, r"features must be finite in float32, got 1e\+39 in row 0"),
+    ({"targets": np.full(40, np.inf)}, "targets must be finite in float32, got inf in row 0"),
+    ({"test_features": with_nan()[10:21]}, r"test_features must be finite in float32, got nan in row 2"),
+    ({"targets": np.zeros(39)}, "one row per record, got 40 and 39 rows"),
+    ({"test_targets": np.zeros(3)}, "one row per record, got 11 and 3 rows"),
+    ({"targets": np.zeros((40, 1))}, r"targets must have one number per record, got shape \(40, 1\)"),
+    ({"test_features": np.zeros((11, 2))}, "the same kind of record"),
+    ({"test_features": np.zeros((11, 3), dtype=int)}, "the same kind of record"),
+    ({"features": np.zeros((0, 3))}, "features must be a numeric array with at least one record"),
+    ({"features": np.array(["a"] * 40)}, "features must be a numeric array"),
+    ({"num_nodes": 41}, "got 40 train records for 41 nodes; use a smaller graph"),
+    ({"num_nodes": 0}, "must be an integer >= 1, got 0"),
+    ({"num_nodes": "ring"}, "graph ring needs the parameter 'n'"),
+    ({"kind": "ranking"}, "kind must be 'classification' or 'regression', got 'ranking'"),
+    (CLASSES | {"targets": np.zeros(40)}, "targets must be integer classes .* got 40 of float64"),
+    (CLASSES | {"targets": np.arange(40) - 1, "test_targets": np.zeros(11, int)}, "classes >= 0, got -1 in row 0"),
+    (CLASSES | {"targets": np.arange(40), "test_targets": np.zeros(11, int)}, "targets must be classes 0 to 2"),
+    (CLASSES | {"targets": np.zeros(40, int), "test_targets": np.full(11, 3)}, "test_targets must be classes 0"),
 )
 def test_data_that_cannot_be_used(changes, message):
     refuses(message, regression, **changes)

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from effort import given
+from effort import each, given
 from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from small_tasks import clipped, module_at, regression, slow_means, slow_sums, some_models, squared
@@ -457,12 +457,10 @@ def test_a_refused_module_is_told_the_operation_and_a_way_out(name):
     unsupported(f"per-record gradients of Applied {message}", regression, build=lambda: Applied(function))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Sequences(nn.LSTM(3, 2), 2), r"in layer 'layer' \(LSTM\).*second axis; use batch_first=True"),
-        (lambda: Sequences(OverRecords(), 3), r"in layer 'layer' \(OverRecords\).*compute each record by itself"),
-    ],
+@each(
+    "build, message",
+    (lambda: Sequences(nn.LSTM(3, 2), 2), r"in layer 'layer' \(LSTM\).*second axis; use batch_first=True"),
+    (lambda: Sequences(OverRecords(), 3), r"in layer 'layer' \(OverRecords\).*compute each record by itself"),
 )
 def test_the_layer_that_mixes_records_is_named_even_where_the_first_one_is_left_alone(build, message):
     unsupported(rf"Sequences mixes the records of a batch {message}", series, build)

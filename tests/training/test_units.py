@@ -60,8 +60,6 @@ def data_sets(draw, count):
 
 
 # ---- sensitivity of one step ------------------------------------------------------------------------------
-
-
 @given(150, sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
@@ -131,8 +129,6 @@ def test_a_bad_record_silences_its_user_and_no_one_else():
 
 
 # ---- the mean gradient ------------------------------------------------------------------------------------
-
-
 class Directions(nn.Module):
     """Looks at the direction of a record: the zeros of padding give 0 / 0."""
 
@@ -182,8 +178,6 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
 
 
 # ---- in a whole run ---------------------------------------------------------------------------------------
-
-
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
@@ -275,8 +269,6 @@ def test_record_level_refuses_another_period_than_its_own():
 
 
 # ---- what a guarantee speaks of ------------------------------------------------------------------------------------
-
-
 def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
     task = regression(18, 5)

@@ -131,8 +131,6 @@ def test_provenance_and_failures_are_told(page, records):
 
 
 # ---- privacy and noise -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["dp-dsgd", "mafalda", "decor"])
 def built(request, records):
     return rebuilt.rebuilt(next(r for r in records if r["mechanism"] == request.param), Shared())
@@ -223,7 +221,6 @@ def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys)
 
 
 # ---- names and numbers of any kind -----------------------------------------------------------------------------------
-
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
 EVIL = '"><script>alert(1)</script><svg onload=alert(2)>&amp;$\\frac{$\x01'
 
@@ -297,8 +294,6 @@ def test_who_is_ahead_is_ahead_in_every_seed(losses):
 
 
 # ---- comparisons, and other folders ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("part", ["", "mu-0.5-lr-0.1"])
 def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
     result = json.loads((finished_comparisons / part / "results.json").read_text())
