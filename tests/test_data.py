@@ -301,12 +301,8 @@ def test_the_command_lists_and_fetches(server, register, tmp_path):
     home = ["--data-home", str(tmp_path)]
     listed = CliRunner().invoke(app, ["list", *home, "--json"])
     assert json.loads(listed.stdout)["files"][0] == {
-        "name": "toy/file",
-        "present": False,
-        "verified": None,
-        "size": len(CONTENT),
-        "description": "a toy",
-    }
+        "name": "toy/file", "present": False, "verified": None, "size": len(CONTENT), "description": "a toy",
+    }  # fmt: skip
     fetched = CliRunner().invoke(app, ["fetch", "toy", *home, "--json"])
     assert json.loads(fetched.stdout) == {
         "data_home": str(tmp_path),

@@ -20,13 +20,9 @@ USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
 
 
 @given(
-    25,
-    graph=connected_graphs(min_nodes=3, max_nodes=7),
-    epsilon=st.floats(0.3, 40),
-    q=st.integers(0, 1),
-    budget=st.sampled_from(["gdp", "renyi"]),
-    positions=st.lists(st.floats(0.02, 1.0), min_size=1, max_size=3),
-)
+    25, graph=connected_graphs(min_nodes=3, max_nodes=7), epsilon=st.floats(0.3, 40), q=st.integers(0, 1),
+    budget=st.sampled_from(["gdp", "renyi"]), positions=st.lists(st.floats(0.02, 1.0), min_size=1, max_size=3),
+)  # fmt: skip
 def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     """Against the accountant of arXiv:2405.01031 (its own formula) and exact conversion, not against the search."""
     T, delta = 7, 1e-5

@@ -204,13 +204,9 @@ def losses(algorithm, model, **options):
 
 
 OTHER_DYNAMICS = (
-    {"learning_rate": FALLING},
-    {"learning_rate": FALLING[::-1]},
-    {"learning_rate": 0.01},
-    {"momentum": 0.9},
-    {"learning_rate": 0.5, "weight_decay": 0.5},
-    {"learning_rate": FALLING, "momentum": 0.5, "weight_decay": 0.1},
-)
+    {"learning_rate": FALLING}, {"learning_rate": FALLING[::-1]}, {"learning_rate": 0.01}, {"momentum": 0.9},
+    {"learning_rate": 0.5, "weight_decay": 0.5}, {"learning_rate": FALLING, "momentum": 0.5, "weight_decay": 0.1},
+)  # fmt: skip
 
 
 @pytest.mark.slow

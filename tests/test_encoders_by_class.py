@@ -204,14 +204,8 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     weights = ErrorWeights("all", np.eye(7)[0])
     factorization = factorize(dynamics, Cyclic(2, 1), weights=weights, **kwargs)
     assert [of_node.objective == 0 for of_node in factorization.nodes] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+        False, False, False, True, True, False, False,
+    ]  # fmt: skip
     assert_allclose(factorization.encoder[3], np.eye(2) / 2**0.5)
     assert factorization.status == "optimal"
     assert factorization.gap <= TOLERANCE

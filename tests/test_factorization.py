@@ -292,15 +292,10 @@ RING_DYNAMICS, PART = Dynamics(gossip.metropolis_hastings("ring:n=5"), 0.5), Cyc
 
 
 @given(
-    100,
-    W=st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=3)),
-    T=st.integers(1, 5),
-    momentum=st.sampled_from([0.0, 0.5]),
-    target=st.sampled_from(["nodes", "average"]),
-    counted_models=st.sampled_from(["post-average", "message"]),
-    curved=st.booleans(),
-    by_nodes=st.booleans(),
-)
+    100, W=st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=3)), T=st.integers(1, 5),
+    momentum=st.sampled_from([0.0, 0.5]), target=st.sampled_from(["nodes", "average"]),
+    counted_models=st.sampled_from(["post-average", "message"]), curved=st.booleans(), by_nodes=st.booleans(),
+)  # fmt: skip
 def test_each_step_is_counted_alone(W, T, momentum, target, counted_models, curved, by_nodes):
     W = W if W.is_constant else gossip.sequence(W.matrices)
     rates = np.linspace(1.0, 0.5, T)

@@ -212,50 +212,36 @@ def test_what_the_solvers_write_loads_finished_or_not(tmp_path, kind):
 
 NAN, INF = float("nan"), float("inf")
 ENDS = [
-    ("objective", NAN, "objective"),
-    ("lower_bound", 1e9, "at most the objective"),
+    ("objective", NAN, "objective"), ("lower_bound", 1e9, "at most the objective"),
     ("lower_bound", INF, "lower_bound must be a finite number"),
-    ("lower_bound", -1.0, "lower_bound must be a finite number >= 0"),
-    ("status", 17, "status must be one of"),
-    ("status", "fine", "status must be one of"),
-    ("notes", "abc", "notes must be a tuple of texts"),
-    ("iterations", -1, "iterations"),
-    ("seconds", INF, "seconds"),
-]
+    ("lower_bound", -1.0, "lower_bound must be a finite number >= 0"), ("status", 17, "status must be one of"),
+    ("status", "fine", "status must be one of"), ("notes", "abc", "notes must be a tuple of texts"),
+    ("iterations", -1, "iterations"), ("seconds", INF, "seconds"),
+]  # fmt: skip
 FINITE = [*ENDS, ("objective", INF, "objective must be a finite number")]
 JOINT = [
-    ("sensitivity", 0.01, "sensitivity must be 1"),
-    ("sensitivity", None, "sensitivity"),
-    ("sensitivity", NAN, "sensitivity"),
-    ("num_steps", 4.0, "num_steps must be an integer"),
-    ("num_nodes", True, "num_nodes must be an integer"),
-    ("independent_objective", NAN, "independent_objective"),
-    ("participation", "cyclic", "participation"),
-    ("gossip_hash", 3, "gossip"),
+    ("sensitivity", 0.01, "sensitivity must be 1"), ("sensitivity", None, "sensitivity"),
+    ("sensitivity", NAN, "sensitivity"), ("num_steps", 4.0, "num_steps must be an integer"),
+    ("num_nodes", True, "num_nodes must be an integer"), ("independent_objective", NAN, "independent_objective"),
+    ("participation", "cyclic", "participation"), ("gossip_hash", 3, "gossip"),
     ("encoder", lambda C: C != 0, "encoder must be real"),
-]
+]  # fmt: skip
 NODES = [
     ("coalition_size", "x", "coalition_size must be an integer"),
     ("coalition_size", 4, "coalition_size must be below 4 nodes"),
     ("max_inverse_diagonal", -1, "max_inverse_diagonal must be a finite number > 0"),
     ("max_inverse_diagonal", 0.5, "max_inverse_diagonal must bound"),
-    ("num_nodes", 4.0, "num_nodes must be an integer"),
-    ("independent_objective", -1, "independent_objective"),
-    ("horizon", 0, "horizon"),
-    ("bound_over", 3, "bound_over"),
-    ("gossip_hash", None, "gossip_hash"),
-    ("sigma_cor", 1.0, "sigma_ldp"),
-    ("parts", lambda parts: parts[:1], "parts must be one for each of 2 groups"),
+    ("num_nodes", 4.0, "num_nodes must be an integer"), ("independent_objective", -1, "independent_objective"),
+    ("horizon", 0, "horizon"), ("bound_over", 3, "bound_over"), ("gossip_hash", None, "gossip_hash"),
+    ("sigma_cor", 1.0, "sigma_ldp"), ("parts", lambda parts: parts[:1], "parts must be one for each of 2 groups"),
     ("parts", lambda parts: (parts[0][:2], parts[1]), r"parts must have shape \(3, 3\)"),
     ("parts", lambda parts: tuple(part != 0 for part in parts), "parts must be real"),
     ("parts", lambda parts: (-np.eye(3), -np.eye(3)), "positive semidefinite"),
     ("parts", lambda parts: (np.triu(np.ones((3, 3))), parts[1]), "symmetric"),
     ("parts", lambda parts: (NAN * parts[0], parts[1]), "symmetric"),
-    ("parts", None, "does not hold a factorization"),
-    ("groups", ((0, 1, 2), (1, 2, 2)), "distinct nodes"),
-    ("groups", ((0, 1, 2), (1, 2, 7)), "indices below 4"),
-    ("private_variance", -1.0, "private_variance"),
-]
+    ("parts", None, "does not hold a factorization"), ("groups", ((0, 1, 2), (1, 2, 2)), "distinct nodes"),
+    ("groups", ((0, 1, 2), (1, 2, 7)), "indices below 4"), ("private_variance", -1.0, "private_variance"),
+]  # fmt: skip
 FORMS = [
     ("kronecker", "encoder", np.eye(5), r"over 4 steps, got shape \(5, 5\)"),
     ("kronecker", "encoder", np.eye(4) + np.eye(4, k=1), "causal"),

@@ -184,15 +184,10 @@ def test_names_are_read_back(folder, kind, data):
         assert any(
             w in text
             for w in (
-                "a comment or an edge",
-                "header",
-                "no edge",
-                "separat",
-                "all nodes are decimals",
-                "first line",
+                "a comment or an edge", "header", "no edge", "separat", "all nodes are decimals", "first line",
                 "Pajek",
             )
-        )
+        )  # fmt: skip
         return
     assert shape(read) == shape(graph)
 
@@ -404,13 +399,6 @@ def test_inspect_counts_what_was_dropped(folder, capsys):
     assert main(["graph", "inspect", str(path), "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value | {"path": ""} == {
-        "path": "",
-        "format": "CSV",
-        "nodes": 5,
-        "edges": 2,
-        "components": 3,
-        "dropped_self_loops": 1,
-        "dropped_duplicate_edges": 1,
-        "dropped_weights": 2,
-        "first_labels": ["a", "b", "c", "d", "e"],
-    }
+        "path": "", "format": "CSV", "nodes": 5, "edges": 2, "components": 3, "dropped_self_loops": 1,
+        "dropped_duplicate_edges": 1, "dropped_weights": 2, "first_labels": ["a", "b", "c", "d", "e"],
+    }  # fmt: skip

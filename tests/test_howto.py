@@ -15,46 +15,18 @@ PAGES = Path(__file__).parents[1] / "docs"
 SESSION = "The code of this page is one session"
 
 NAMES = (
-    "algorithm",
-    "encoder",
-    "long_runs",
-    "training_loop",
-    "data",
-    "results",
-    "trust_model",
-    "optimal_noise",
-    "claims",
-    "audit",
-    "epsilon",
-    "attack",
-    "sweep",
-    "budgets",
-    "check_budget",
-    "views",
-    "compare",
-)
+    "algorithm", "encoder", "long_runs", "training_loop", "data", "results", "trust_model", "optimal_noise", "claims",
+    "audit", "epsilon", "attack", "sweep", "budgets", "check_budget", "views", "compare",
+)  # fmt: skip
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
 THEORY = [
     f"{name}.md"
     for name in (
-        "changing_networks",
-        "coming_from",
-        "floating_point",
-        "gossip",
-        "plan",
-        "privacy",
-        "random_walks",
-        "released",
-        "sampling",
-        "balls_in_bins",
-        "shared_randomness",
-        "spatial_noise",
-        "step_rules",
-        "testing_oracles",
-        "testing_strategies",
-        "time_and_nodes",
+        "changing_networks", "coming_from", "floating_point", "gossip", "plan", "privacy", "random_walks", "released",
+        "sampling", "balls_in_bins", "shared_randomness", "spatial_noise", "step_rules", "testing_oracles",
+        "testing_strategies", "time_and_nodes",
     )
-]
+]  # fmt: skip
 LONG = {
     *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
     *(

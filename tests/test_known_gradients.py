@@ -121,13 +121,9 @@ def loss(built, model, victim, release):
 
 
 @given(
-    60,
-    W=gossip_matrices(min_nodes=3, max_nodes=7),
-    data=st.data(),
-    radius=st.integers(0, 3),
-    correlated=st.booleans(),
-    release=st.sampled_from(["none", "all"]),
-)
+    60, W=gossip_matrices(min_nodes=3, max_nodes=7), data=st.data(), radius=st.integers(0, 3),
+    correlated=st.booleans(), release=st.sampled_from(["none", "all"]),
+)  # fmt: skip
 def test_a_neighbourhood_loses_what_the_graph_loses_to_one_who_is_told_more(W, data, radius, correlated, release):
     victim, attacker = data.draw(st.permutations(range(W.num_nodes)).map(lambda order: order[:2]))
     near, scheme = neighbourhood(W, victim, [attacker], radius=radius, release=release), Cyclic(epochs=2, period=2)
@@ -174,13 +170,9 @@ def test_refusals():
 NODES, STEPS = 3, 6
 GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
 STEP_SCHEMES = [
-    mfdl.Cyclic(3, 2),
-    mfdl.Cyclic(2, 3),
-    mfdl.EveryStep(6),
-    Single(6),
-    OncePerEpoch(3, 2),
+    mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.EveryStep(6), Single(6), OncePerEpoch(3, 2),
     MinSeparation(6, max_participations=3, separation=2),
-]
+]  # fmt: skip
 
 
 def encoder(kind, rng):

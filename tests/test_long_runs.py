@@ -34,16 +34,11 @@ def dense_loss(dynamics, T, encoder, **counted):
 
 
 @given(
-    30,
-    graph=st.sampled_from(["ring:n=5", "path:n=4", "star:n=5", "complete:n=3"]),
-    rounds=st.integers(1, 2),
-    momentum=st.sampled_from([0.0, 0.5]),
-    decay=st.sampled_from([0.0, 0.1]),
-    falls=st.booleans(),
+    30, graph=st.sampled_from(["ring:n=5", "path:n=4", "star:n=5", "complete:n=3"]), rounds=st.integers(1, 2),
+    momentum=st.sampled_from([0.0, 0.5]), decay=st.sampled_from([0.0, 0.1]), falls=st.booleans(),
     weights=st.sampled_from(["all", "last:3:0.1", "exponential:2", "all/average"]),
-    counted_models=st.sampled_from(["post-average", "message"]),
-    banded=st.booleans(),
-)
+    counted_models=st.sampled_from(["post-average", "message"]), banded=st.booleans(),
+)  # fmt: skip
 def test_the_cost_by_modes_is_that_of_the_error_gram(
     graph, rounds, momentum, decay, falls, weights, counted_models, banded
 ):

@@ -39,16 +39,10 @@ from mfdl.testing.tasks import linear_task
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 TRUSTS = {
-    "ldp": trust.LDP(),
-    "eavesdropper": trust.Eavesdropper(),
-    "colluding": trust.Colluding((1, 2)),
-    "pndp": trust.PNDP([2]),
-    "any-receiver": trust.AnyReceiver(),
-    "coalitions": trust.Coalitions(1),
-    "full-collusion": trust.FullCollusion(),
-    "central": trust.Central(),
-    "released": trust.ReleasedOnly(),
-}
+    "ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "colluding": trust.Colluding((1, 2)),
+    "pndp": trust.PNDP([2]), "any-receiver": trust.AnyReceiver(), "coalitions": trust.Coalitions(1),
+    "full-collusion": trust.FullCollusion(), "central": trust.Central(), "released": trust.ReleasedOnly(),
+}  # fmt: skip
 
 
 def calibrated(algorithm=None, model=None, **target):

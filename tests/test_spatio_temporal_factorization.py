@@ -295,16 +295,12 @@ REFUSED = [
     (InvalidInput, SCHEME, {"weights": ErrorWeights([1e308] * 6)}, "beyond float64"),
 ]  # fmt: skip
 SEEDS = [
-    ({"groups": [[0, 4]]}, "indices below 4, got 4"),
-    ({"groups": [[1, 1]]}, "distinct nodes"),
-    ({"groups": [[]]}, "at least one node"),
-    ({"groups": 5}, "groups must be a list of lists of node indices, got 5"),
+    ({"groups": [[0, 4]]}, "indices below 4, got 4"), ({"groups": [[1, 1]]}, "distinct nodes"),
+    ({"groups": [[]]}, "at least one node"), ({"groups": 5}, "groups must be a list of lists of node indices, got 5"),
     ({"groups": [0, 1]}, "groups must be a list of lists of node indices"),
-    ({"groups": []}, "groups must hold at least one group"),
-    ({"coalition_size": -1}, "coalition_size"),
-    ({"coalition_size": 4}, "below the number of nodes, 4"),
-    ({"coalition_size": 1.5}, "coalition_size"),
-]
+    ({"groups": []}, "groups must hold at least one group"), ({"coalition_size": -1}, "coalition_size"),
+    ({"coalition_size": 4}, "below the number of nodes, 4"), ({"coalition_size": 1.5}, "coalition_size"),
+]  # fmt: skip
 
 
 @each(

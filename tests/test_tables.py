@@ -44,19 +44,11 @@ def test_a_run_in_long_format_says_everything_in_each_row(task):
     assert tuple(frame.columns) == RUN_COLUMNS
     assert len(frame) == 2 * run.seeds[0].steps.size * 4
     same = {
-        "mechanism": "dp-dsgd",
-        "trust": "ldp",
-        "mu": guarantee.mu,
-        "epsilon": guarantee.epsilon(1e-6),
-        "delta": 1e-6,
-        "lr": 0.5,
-        "graph": "ring:n=4",
-        "graph_hash": graphs.content_hash(graphs.load("ring:n=4")),
-        "gossip": "metropolis-hastings",
-        "gossip_hash": RING.gossip.content_hash,
-        "task": "small",
+        "mechanism": "dp-dsgd", "trust": "ldp", "mu": guarantee.mu, "epsilon": guarantee.epsilon(1e-6), "delta": 1e-6,
+        "lr": 0.5, "graph": "ring:n=4", "graph_hash": graphs.content_hash(graphs.load("ring:n=4")),
+        "gossip": "metropolis-hastings", "gossip_hash": RING.gossip.content_hash, "task": "small",
         "config_hash": run.mechanism.content_hash,
-    }
+    }  # fmt: skip
     for name, value in same.items():
         assert frame[name].unique().tolist() == [value]
     for seed in run.seeds:

@@ -238,26 +238,16 @@ def test_bad_settings_are_refused(name, text, message):
 
 
 PARAMETERS = {
-    "cdp": {"average": "str"},
-    "bsr": {"bandwidth": "int"},
-    "bisr": {"bandwidth": "int"},
-    "lambda-cgd": {"correlation": "float"},
-    "banded": {"bandwidth": "int"},
-    "toeplitz": {"bandwidth": "int"},
-    "blt": {"buffers": "int"},
-    "band-inv": {"bandwidth": "int"},
-    "kronecker": {"coalition_size": "int"},
-    "mafalda": {"measure": "str"},
-    "muffliato": {"gossip_rounds": "int", "polynomial": "str"},
-    "delayed-dsgd": {"delay": "int"},
-    "two-hop-dsgd": {"share": "float"},
-    "local-steps": {"steps": "int"},
+    "cdp": {"average": "str"}, "bsr": {"bandwidth": "int"}, "bisr": {"bandwidth": "int"},
+    "lambda-cgd": {"correlation": "float"}, "banded": {"bandwidth": "int"}, "toeplitz": {"bandwidth": "int"},
+    "blt": {"buffers": "int"}, "band-inv": {"bandwidth": "int"}, "kronecker": {"coalition_size": "int"},
+    "mafalda": {"measure": "str"}, "muffliato": {"gossip_rounds": "int", "polynomial": "str"},
+    "delayed-dsgd": {"delay": "int"}, "two-hop-dsgd": {"share": "float"}, "local-steps": {"steps": "int"},
     "decor": {"sigma_ldp": "float", "sigma_cor": "float"},
     "corn": {"coalition_size": "int", "horizon": "int", "all_shared": "bool"},
-    "corn-pairwise": {"horizon": "int", "all_shared": "bool"},
-    "zip-dl": {"sigma": "float", "self_messages": "bool"},
+    "corn-pairwise": {"horizon": "int", "all_shared": "bool"}, "zip-dl": {"sigma": "float", "self_messages": "bool"},
     "trust-optimal": {"published": "bool", "release": "str", "price": "float"},
-}
+}  # fmt: skip
 
 
 def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():

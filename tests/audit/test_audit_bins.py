@@ -345,16 +345,8 @@ def test_false_alarms_are_as_rare_as_they_say():
 @pytest.mark.slow
 def test_the_command_line_prints_what_is_known_of_the_draws(tmp_path, capsys, monkeypatch):
     command = [
-        "audit",
-        "--participation",
-        "balls-in-bins",
-        "--graph",
-        "path:n=2",
-        "--trials",
-        "400",
-        "--noise-std",
-        "2",
-    ]
+        "audit", "--participation", "balls-in-bins", "--graph", "path:n=2", "--trials", "400", "--noise-std", "2",
+    ]  # fmt: skip
     assert main([*command, "--out", str(tmp_path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     properties = (UNIFORM, INDEPENDENT, FRESH, "fixed over epochs")

@@ -22,15 +22,10 @@ from mfdl.trust import LDP, PNDP, Central, Colluding, Eavesdropper, ReleasedOnly
 
 DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
 VIEWS = {
-    "local": ("mafalda", LDP()),
-    "edges known": ("decor", LDP()),
-    "eavesdropper": ("decor", Eavesdropper()),
-    "colluders": ("corn", Colluding([1])),
-    "hidden messages": ("anti-pgd", PNDP([3])),
-    "average": ("bsr", Central()),
-    "released": ("dp-dsgd", ReleasedOnly()),
-    "several rounds": ("muffliato", PNDP([0])),
-}
+    "local": ("mafalda", LDP()), "edges known": ("decor", LDP()), "eavesdropper": ("decor", Eavesdropper()),
+    "colluders": ("corn", Colluding([1])), "hidden messages": ("anti-pgd", PNDP([3])), "average": ("bsr", Central()),
+    "released": ("dp-dsgd", ReleasedOnly()), "several rounds": ("muffliato", PNDP([0])),
+}  # fmt: skip
 
 
 def build(name):

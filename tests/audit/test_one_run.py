@@ -60,13 +60,9 @@ def most_by_program(m, r, v, epsilon, delta):
 
 
 @given(
-    30,
-    m=st.integers(1, 12),
-    share=st.floats(0, 1),
-    right=st.floats(0, 1),
-    epsilon=st.floats(0, 4),
+    30, m=st.integers(1, 12), share=st.floats(0, 1), right=st.floats(0, 1), epsilon=st.floats(0, 4),
     delta=st.floats(0, 0.3),
-)
+)  # fmt: skip
 def test_the_recursion_is_the_optimum_of_the_program(m, share, right, epsilon, delta):
     r = max(1, round(share * m))
     v = max(1, round(right * r))

@@ -148,14 +148,10 @@ class TestAgainstFractions:
 
 
 @given(
-    30,
-    W=gossip_matrices(min_nodes=3, max_nodes=6),
-    steps=st.integers(1, 4),
-    order=st.permutations(range(6)),
-    counts=st.tuples(st.integers(1, 2), st.integers(1, 3)),
-    kind=st.sampled_from(KINDS),
+    30, W=gossip_matrices(min_nodes=3, max_nodes=6), steps=st.integers(1, 4), order=st.permutations(range(6)),
+    counts=st.tuples(st.integers(1, 2), st.integers(1, 3)), kind=st.sampled_from(KINDS),
     noise_std=st.sampled_from([0.0, 1.0]),
-)
+)  # fmt: skip
 def test_more_attackers_never_see_less(W, steps, order, counts, kind, noise_std):
     nodes = [u for u in order if u < W.num_nodes]
     few, more = nodes[: min(counts[0], len(nodes) - 1)], nodes[: min(sum(counts), len(nodes) - 1)]
@@ -187,15 +183,10 @@ class TestRecovery:
         assert np.abs(solved.observations(sent, start_models=start, final_models=final)).max() < 1e-12
 
     @given(
-        25,
-        W=gossip_matrices(min_nodes=2, max_nodes=5),
-        steps=st.integers(1, 3),
-        rounds=st.integers(1, 2),
-        momentum=st.sampled_from([0.0, 0.5]),
-        kind=st.sampled_from(KINDS),
-        release=st.sampled_from(["none", "average", "all"]),
-        seed=st.integers(0, 99),
-    )
+        25, W=gossip_matrices(min_nodes=2, max_nodes=5), steps=st.integers(1, 3), rounds=st.integers(1, 2),
+        momentum=st.sampled_from([0.0, 0.5]), kind=st.sampled_from(KINDS),
+        release=st.sampled_from(["none", "average", "all"]), seed=st.integers(0, 99),
+    )  # fmt: skip
     def test_the_exposed_gradients_of_a_run_are_recovered(self, W, steps, rounds, momentum, kind, release, seed):
         n, d, rng = W.num_nodes, 3, np.random.default_rng(seed)
         algorithm = on(W, steps, learning_rate=0.5, gossip_rounds=rounds, momentum=momentum)

@@ -210,16 +210,9 @@ def test_a_victim_that_attacks_is_infinite_and_said_so(capsys):
 @pytest.mark.parametrize("given", ["2", "1+2,3+1"])
 def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
     options = [
-        "--owners",
-        given,
-        *["--same-steps"] * same_steps,
-        "--epsilon",
-        "2",
-        "--delta",
-        "1e-6",
-        "--out",
+        "--owners", given, *["--same-steps"] * same_steps, "--epsilon", "2", "--delta", "1e-6", "--out",
         str(tmp_path),
-    ]
+    ]  # fmt: skip
     answer = account(capsys, *PATH, *options)
     algorithm = mfdl.algorithms.dp_dsgd(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)

@@ -35,16 +35,11 @@ SCHEMES = {
     ),
 }
 TRUST = {
-    "ldp": mfdl.trust.LDP(),
-    "pndp": mfdl.trust.PNDP([0]),
-    "pndp of anyone": mfdl.trust.AnyReceiver(),
-    "eavesdropper": mfdl.trust.Eavesdropper(),
-    "colluding": mfdl.trust.Colluding([3]),
-    "coalitions": mfdl.trust.Coalitions(1),
-    "full-collusion": mfdl.trust.FullCollusion(),
-    "central": mfdl.trust.Central(),
-    "released": mfdl.trust.ReleasedOnly(),
-}
+    "ldp": mfdl.trust.LDP(), "pndp": mfdl.trust.PNDP([0]), "pndp of anyone": mfdl.trust.AnyReceiver(),
+    "eavesdropper": mfdl.trust.Eavesdropper(), "colluding": mfdl.trust.Colluding([3]),
+    "coalitions": mfdl.trust.Coalitions(1), "full-collusion": mfdl.trust.FullCollusion(),
+    "central": mfdl.trust.Central(), "released": mfdl.trust.ReleasedOnly(),
+}  # fmt: skip
 
 
 def mfdl_prints(*arguments):

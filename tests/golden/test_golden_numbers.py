@@ -53,14 +53,10 @@ def test_base_normals():
     """Of few and of many rows, short and long, late steps, other tensors and shards: bit for bit."""
     few, many = IndependentNoise(STEPS, NODES), IndependentNoise(3, 300)
     cases = {
-        "few rows": rows(few),
-        "long rows": rows(few, dim=40),
-        "many short rows": rows(many),
-        "a late step": rows(IndependentNoise(10**6, 2), [999_999, 3]),
-        "tensor 3": rows(few, tensor=3),
-        "shard 2": rows(few, shard=2),
-        "some slots": rows(few, slots=[2, 0]),
-    }
+        "few rows": rows(few), "long rows": rows(few, dim=40), "many short rows": rows(many),
+        "a late step": rows(IndependentNoise(10**6, 2), [999_999, 3]), "tensor 3": rows(few, tensor=3),
+        "shard 2": rows(few, shard=2), "some slots": rows(few, slots=[2, 0]),
+    }  # fmt: skip
     assert all(np.abs(case).max() < 1.5 * TAIL for case in cases.values())
     digests = {name: sha256(case) for name, case in cases.items()}
     first = {name: case.ravel()[:6].tolist() for name, case in cases.items()}  # to see what has changed

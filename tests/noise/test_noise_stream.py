@@ -27,14 +27,9 @@ NOISY = tuple(kind for kind in KINDS if kind not in ("zero", "messages"))
 
 
 @given(
-    200,
-    case=cases(max_steps=6, max_nodes=3),
-    dim=st.integers(1, 5),
-    tensor=st.sampled_from([0, 1, 2**32 - 1]),
-    block_steps=st.integers(1, 7),
-    keep=st.booleans(),
-    data=st.data(),
-)
+    200, case=cases(max_steps=6, max_nodes=3), dim=st.integers(1, 5), tensor=st.sampled_from([0, 1, 2**32 - 1]),
+    block_steps=st.integers(1, 7), keep=st.booleans(), data=st.data(),
+)  # fmt: skip
 def test_however_it_is_cut_into_blocks_and_asked_for_it_is_nu_n_z(case, dim, tensor, block_steps, keep, data):
     noise, dense = case
     T, width = noise.num_steps, noise.slots_per_step

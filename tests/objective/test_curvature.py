@@ -121,14 +121,10 @@ def simulated(dynamics, noising, curvature, published):
 
 
 @given(
-    100,
-    W=gossip_matrices(max_nodes=4),
-    T=st.integers(1, 5),
-    seed=st.integers(0, 99),
-    rate=st.sampled_from([0.5, 1.9, None]),
-    node_noise=st.booleans(),
+    100, W=gossip_matrices(max_nodes=4), T=st.integers(1, 5), seed=st.integers(0, 99),
+    rate=st.sampled_from([0.5, 1.9, None]), node_noise=st.booleans(),
     model=st.sampled_from(["last", "average:1", "exponential:2"]),
-)
+)  # fmt: skip
 def test_excess_loss_is_that_of_the_recursion(W, T, seed, rate, node_noise, model):
     rng, n = np.random.default_rng(seed), W.num_nodes
     rates = rng.uniform(0.1, 1.9, T) if rate is None else rate

@@ -76,13 +76,9 @@ def test_florentine_baselines_of_the_published_figure():
 
 
 @given(
-    40,
-    W=gossip_matrices(min_nodes=2, max_nodes=5),
-    num_steps=st.integers(1, 4),
-    rounds=st.integers(1, 3),
-    transposed=st.booleans(),
-    every_step=st.booleans(),
-)
+    40, W=gossip_matrices(min_nodes=2, max_nodes=5), num_steps=st.integers(1, 4), rounds=st.integers(1, 3),
+    transposed=st.booleans(), every_step=st.booleans(),
+)  # fmt: skip
 def test_all_victims_at_once_equal_the_printed_sum(W, num_steps, rounds, transposed, every_step):
     options = {"num_steps": num_steps, "gossip_rounds": rounds, "transposed": transposed, "every_step": every_step}
     squared = papers.muffliato_squared(W, "#0", **options)
@@ -294,20 +290,14 @@ def test_every_bound_says_where_it_is_from():
     R = np.eye(3)
     W = gossip.metropolis_hastings("ring:n=3")
     every = [
-        papers.muffliato_squared(W, 0, num_steps=2),
-        papers.muffliato_as_coded(W, 0, num_steps=2),
-        papers.decor_theorem("ring:n=3", **ONES),
-        papers.decor_accountant("ring:n=3", **ONES),
+        papers.muffliato_squared(W, 0, num_steps=2), papers.muffliato_as_coded(W, 0, num_steps=2),
+        papers.decor_theorem("ring:n=3", **ONES), papers.decor_accountant("ring:n=3", **ONES),
         papers.decor_victims("ring:n=3", **ONES),
         papers.decor_corollary("ring:n=3", epsilon=1, delta=DELTA, num_steps=2).bound,
-        papers.corn_theorem(R, delta=DELTA),
-        papers.corn_renyi(R),
-        papers.corn_equation_9b(1, DELTA),
-        papers.corn_equation_9_renyi(1, DELTA),
-        papers.whisper_theorem(R, delta=DELTA),
-        papers.sum_abs_gram(R),
+        papers.corn_theorem(R, delta=DELTA), papers.corn_renyi(R), papers.corn_equation_9b(1, DELTA),
+        papers.corn_equation_9_renyi(1, DELTA), papers.whisper_theorem(R, delta=DELTA), papers.sum_abs_gram(R),
         papers.sum_abs_gram_as_printed(R),
-    ]
+    ]  # fmt: skip
     for bound in every:
         assert "arXiv:" in bound.source
         assert bound.erratum

@@ -30,13 +30,9 @@ KEY = mfdl.NoiseKey.from_seed(0)
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.1)
 SETTING = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 SCHEMES = [
-    PoissonSampling(0.3, STEPS),
-    CyclicPoisson(4, 2, 0.5),
-    BallsInBins(2, 4),
-    RandomAllocation(2, 4),
-    RandomAllocation(2, 4, per_epoch=False),
-    MinSeparationSampling(STEPS, 2, 0.4),
-]
+    PoissonSampling(0.3, STEPS), CyclicPoisson(4, 2, 0.5), BallsInBins(2, 4), RandomAllocation(2, 4),
+    RandomAllocation(2, 4, per_epoch=False), MinSeparationSampling(STEPS, 2, 0.4),
+]  # fmt: skip
 
 
 def instance(nodes=None):

@@ -47,13 +47,9 @@ def test_the_name_of_a_design_is_read_back(name):
 
 
 @given(
-    40,
-    b=st.integers(1, 20),
-    k=st.integers(1, 20),
-    rounds=st.integers(1, 9),
-    model=st.sampled_from(["last", "average:1", "exponential:2+1"]),
-    bins=st.booleans(),
-)
+    40, b=st.integers(1, 20), k=st.integers(1, 20), rounds=st.integers(1, 9),
+    model=st.sampled_from(["last", "average:1", "exponential:2+1"]), bins=st.booleans(),
+)  # fmt: skip
 def test_every_design_is_read_back(b, k, rounds, model, bins):
     design = Design("dp-dsgd", b, k, rounds, "balls-in-bins" if bins and b > 1 else "cyclic", model)
     assert Design.parse(design.name) == design
@@ -277,14 +273,10 @@ def simulated(W, shifts, T, released, noising, rate, curvature, start):
 
 
 @given(
-    60,
-    W=gossip_matrices(max_nodes=4),
-    C=st.none() | encoders(5),
-    rounds=st.integers(1, 3),
-    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]),
-    rate=st.sampled_from([0.1, 0.5, 1.0]),
+    60, W=gossip_matrices(max_nodes=4), C=st.none() | encoders(5), rounds=st.integers(1, 3),
+    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]), rate=st.sampled_from([0.1, 0.5, 1.0]),
     data=st.data(),
-)
+)  # fmt: skip
 def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
     noising = None if C is None else np.linalg.inv(C)
     T, released = 4 if C is None else len(C), ReleasedModel(model)

@@ -248,13 +248,9 @@ def brute_force(noise, bins):
 
 
 @given(
-    120,
-    kind=st.sampled_from(KINDS),
-    n=st.integers(2, 3),
-    epochs=st.integers(1, 3),
-    bins=st.integers(2, 3),
+    120, kind=st.sampled_from(KINDS), n=st.integers(2, 3), epochs=st.integers(1, 3), bins=st.integers(2, 3),
     seed=st.integers(0, 9999),
-)
+)  # fmt: skip
 def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed):
     """Never below, and equal up to rounding, whichever structure the noise has."""
     noise = drawn(kind, n, epochs * bins, seed)

@@ -58,20 +58,15 @@ def average():
 
 
 GUARANTEES = {
-    "public": public,
-    "public, Lipschitz": lambda: public(lipschitz=1.0),
+    "public": public, "public, Lipschitz": lambda: public(lipschitz=1.0),
     "public, of a file": lambda: Guarantee.from_dict(public(lipschitz=1.0).to_dict()),
     "public, edited": lambda: dataclasses.replace(public(), participation="cyclic, or so"),
-    "public, average released": average,
-    "public, twice": lambda: public().compose_with(public(8.0, lipschitz=1.0)),
-    "public, without noise": lambda: public(0.0),
-    "fixed in advance": fixed,
-    "poisson": poisson,
-    "bins": in_bins,
+    "public, average released": average, "public, twice": lambda: public().compose_with(public(8.0, lipschitz=1.0)),
+    "public, without noise": lambda: public(0.0), "fixed in advance": fixed, "poisson": poisson, "bins": in_bins,
     "bins, by samples": lambda: in_bins(method=mfdl.privacy.MonteCarlo(samples=4096, failure=1e-3)),
     "bins, twice": lambda: in_bins().compose_with(in_bins(8.0)),
     "bins and public": lambda: in_bins().compose_with(public(lipschitz=1.0)),
-}
+}  # fmt: skip
 
 
 @functools.cache

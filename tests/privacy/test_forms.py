@@ -280,14 +280,9 @@ LONG_RING = MH("ring:n=6")
 
 
 @given(
-    60,
-    n=st.integers(3, 7),
-    T=st.integers(1, 6),
-    divisors=st.booleans(),
-    negative=st.booleans(),
-    attackers=st.integers(1, 2),
-    seed=st.integers(0, 999),
-)
+    60, n=st.integers(3, 7), T=st.integers(1, 6), divisors=st.booleans(), negative=st.booleans(),
+    attackers=st.integers(1, 2), seed=st.integers(0, 999),
+)  # fmt: skip
 def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negative, attackers, seed):
     """Symmetric W with weights of both signs; with divisors W_ij = S_ij / m_i^2, which is symmetric enough."""
     rng = np.random.default_rng(seed)
@@ -350,16 +345,11 @@ def exact_released(run, model):
 
 
 @given(
-    60,
-    n=st.sampled_from([4, 5, 8]),
-    T=st.integers(1, 5),
-    edges=st.floats(0.2, 0.7),
+    60, n=st.sampled_from([4, 5, 8]), T=st.integers(1, 5), edges=st.floats(0.2, 0.7),
     release=st.sampled_from(["none", "average", "all"]),
-    model=st.sampled_from(["last", "average:1", "average:2", "exponential:1"]),
-    correlated=st.booleans(),
-    attackers=st.integers(1, 2),
-    seed=st.integers(0, 999),
-)
+    model=st.sampled_from(["last", "average:1", "average:2", "exponential:1"]), correlated=st.booleans(),
+    attackers=st.integers(1, 2), seed=st.integers(0, 999),
+)  # fmt: skip
 def test_released_models_and_noise_alike_at_all_ages_over_the_rationals(
     n, T, edges, release, model, correlated, attackers, seed
 ):

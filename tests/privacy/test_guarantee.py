@@ -27,17 +27,9 @@ OF_CURVE = {"mu": 0.719, "adjacency": "replace-one", "bound": "exact", "runs": 1
 
 def make(**changes):
     fields = {
-        "trust": "secldp",
-        "clip_norm": 1.0,
-        "participation": "every step",
-        "victim": "node 5",
-        "attacker": "node 3",
-        "adaptive": True,
-        "noise_std": 4.0,
-        "sensitivity": 1.4,
-        "tolerance": 1e-9,
-        "release": "none",
-    }
+        "trust": "secldp", "clip_norm": 1.0, "participation": "every step", "victim": "node 5", "attacker": "node 3",
+        "adaptive": True, "noise_std": 4.0, "sensitivity": 1.4, "tolerance": 1e-9, "release": "none",
+    }  # fmt: skip
     curve = Gaussian(**{name: changes.pop(name, usual) for name, usual in OF_CURVE.items()})
     return Guarantee(curve, **{**fields, **changes})
 
@@ -109,21 +101,14 @@ def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
 def test_what_is_printed_are_all_fields():
     assert str(make(notes=("the graph is public",))) == "\n".join(
         [
-            "trust model: secldp",
-            "attacker: node 3",
-            "protects: a record of node 5",
-            "adjacency: replace-one",
+            "trust model: secldp", "attacker: node 3", "protects: a record of node 5", "adjacency: replace-one",
             "clipping: norm 1 (record shift 2)",
-            "noise: base noise std 4 on the sum of clipped gradients, sensitivity 1.4",
-            "participation: every step",
-            "released models: no model",
-            "mu: 0.719",
-            "epsilon: 3.37 at delta = 1e-06",
-            "bound: exact (numerical slack 1.0e-09 included)",
-            "gradients: adaptive or non-adaptive",
+            "noise: base noise std 4 on the sum of clipped gradients, sensitivity 1.4", "participation: every step",
+            "released models: no model", "mu: 0.719", "epsilon: 3.37 at delta = 1e-06",
+            "bound: exact (numerical slack 1.0e-09 included)", "gradients: adaptive or non-adaptive",
             "assumptions: the graph is public",
         ]
-    )
+    )  # fmt: skip
 
 
 def test_whose_data_are_protected():

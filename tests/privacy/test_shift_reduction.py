@@ -31,15 +31,10 @@ def one_attacker(W, num_steps, *, attacker, **changes):
     pinned = np.zeros((num_steps + 1, n), dtype=bool)
     pinned[:num_steps, attacker] = True
     fields = {
-        "mixing": [W] * num_steps,
-        "step_of_round": np.arange(num_steps),
-        "rates": np.ones(num_steps),
-        "lipschitz": np.ones(num_steps),
-        "divisors": np.ones(n),
-        "seen": np.tile(receives, (num_steps, 1)),
-        "pinned": pinned,
-        "noisy": np.arange(n) != attacker,
-    }
+        "mixing": [W] * num_steps, "step_of_round": np.arange(num_steps), "rates": np.ones(num_steps),
+        "lipschitz": np.ones(num_steps), "divisors": np.ones(n), "seen": np.tile(receives, (num_steps, 1)),
+        "pinned": pinned, "noisy": np.arange(n) != attacker,
+    }  # fmt: skip
     return ShiftProblem(**(fields | changes))
 
 

@@ -77,14 +77,9 @@ def test_any_form_is_the_dense_definition(case):
 
 # ---- range form = null-space form ---------------------------------------------------------------------------------
 @given(
-    60,
-    n=st.integers(2, 6),
-    T=st.integers(1, 4),
-    bits=st.integers(0, 2**12),
-    varying=st.booleans(),
-    released=st.integers(0, 2),
-    seed=st.integers(0, 999),
-)
+    60, n=st.integers(2, 6), T=st.integers(1, 4), bits=st.integers(0, 2**12), varying=st.booleans(),
+    released=st.integers(0, 2), seed=st.integers(0, 999),
+)  # fmt: skip
 def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
     """Independent noise, any seen nodes, any step sizes and divisors.
 

@@ -344,17 +344,12 @@ def test_the_content_hash_is_of_all_that_a_view_says():
     A, options = np.eye(4), {"num_nodes": 2}
     models = {"models": (np.zeros((4, 4)), np.zeros((4, 4))), "row_steps": [0, 0, 1, 1]}
     views = [
-        View(A, A, **options),
-        View(A, A),
-        View(2 * A, A, **options),
-        View(A, 2 * A, **options),
+        View(A, A, **options), View(A, A), View(2 * A, A, **options), View(A, 2 * A, **options),
         View(A, A, **options, known_gradients=[True, False]),
         View(A, A, **options, known_noise=[True, False, False, False]),
-        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]),
-        View(A, A, **options, **models),
-        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})),
-        View(as_fractions(A / 3), A, **options),
-    ]
+        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]), View(A, A, **options, **models),
+        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})), View(as_fractions(A / 3), A, **options),
+    ]  # fmt: skip
     assert len({view.content_hash for view in views}) == len(views)
     for make in (sp.csr_array, aslinearoperator):
         assert View(make(A), make(A), **options).content_hash == views[0].content_hash

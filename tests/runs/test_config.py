@@ -25,16 +25,11 @@ def distinct(values, most=3):
 
 
 @given(
-    50,
-    mechanisms=distinct(["none", "dp-dsgd", "mafalda", "corn", "bsr"], 4),
-    trust=distinct(["ldp", "eavesdropper", "full-collusion"]),
-    graph=distinct(["ring:n=4", "path:n=3", "star:n=5"]),
-    task=distinct(["digits", "rotated-quadratics"]),
-    mu=distinct([0.25, 0.5, 1.0, 2.0]),
-    rates=distinct([0.1, 0.3, 0.5]),
-    weights=distinct(["all", "last:2:0.1"]),
-    seeds=st.integers(1, 3),
-)
+    50, mechanisms=distinct(["none", "dp-dsgd", "mafalda", "corn", "bsr"], 4),
+    trust=distinct(["ldp", "eavesdropper", "full-collusion"]), graph=distinct(["ring:n=4", "path:n=3", "star:n=5"]),
+    task=distinct(["digits", "rotated-quadratics"]), mu=distinct([0.25, 0.5, 1.0, 2.0]),
+    rates=distinct([0.1, 0.3, 0.5]), weights=distinct(["all", "last:2:0.1"]), seeds=st.integers(1, 3),
+)  # fmt: skip
 @pytest.mark.slow
 def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
     mechanisms, trust, graph, task, mu, rates, weights, seeds

@@ -143,14 +143,10 @@ def on_the_path(epsilon, shift, reaction, std):
 
 
 @given(
-    20,
-    slope=st.integers(-12, 12).map(lambda i: i / 4),
-    offset=st.integers(-4, 4).map(lambda i: i / 4),
-    clip=st.integers(0, 8).map(lambda i: i / 4),
-    shift=st.sampled_from([0.5, 1.0, 2.0]),
-    std=st.sampled_from([0.5, 1.0, 2.0]),
-    epsilon=st.sampled_from([0.0, 0.25, 1.0]),
-)
+    20, slope=st.integers(-12, 12).map(lambda i: i / 4), offset=st.integers(-4, 4).map(lambda i: i / 4),
+    clip=st.integers(0, 8).map(lambda i: i / 4), shift=st.sampled_from([0.5, 1.0, 2.0]),
+    std=st.sampled_from([0.5, 1.0, 2.0]), epsilon=st.sampled_from([0.0, 0.25, 1.0]),
+)  # fmt: skip
 def test_one_reaction_is_a_double_integral(slope, offset, clip, shift, std, epsilon):
     reaction = Reaction(slope, offset, clip)
     delta = adaptive_delta(PATH, epsilon, reactions={1: reaction}, record_shift=shift, noise_std=std, **COMMON)

@@ -326,14 +326,10 @@ def test_factorizations_are_of_the_kind_asked_for():
 
 
 @given(
-    150,
-    part=participations(max_steps=4, schemes=ALL_SCHEMES),
-    n=st.integers(1, 3),
-    adjacency=st.sampled_from(ADJACENCIES),
-    clip_norm=st.sampled_from([1.0, 0.1, 1e-3, 7.0]) | st.floats(1e-6, 1e6),
-    d=st.integers(1, 3),
-    data=st.data(),
-)
+    150, part=participations(max_steps=4, schemes=ALL_SCHEMES), n=st.integers(1, 3),
+    adjacency=st.sampled_from(ADJACENCIES), clip_norm=st.sampled_from([1.0, 0.1, 1e-3, 7.0]) | st.floats(1e-6, 1e6),
+    d=st.integers(1, 3), data=st.data(),
+)  # fmt: skip
 def test_gradient_differences_stay_in_reach_of_one_record(part, n, adjacency, clip_norm, d, data):
     D = data.draw(gradient_differences(part, n, adjacency=adjacency, clip_norm=clip_norm, dimension=d))
     assert D.shape == (part.num_steps * n, d)

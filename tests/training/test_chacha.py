@@ -140,14 +140,10 @@ def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps,
 
 
 @given(
-    60,
-    secret=st.integers(0, 99),
-    index=WORD,
-    tensor=st.integers(0, 2**32 - 1),
-    shard=st.integers(0, SHARDS - 1),
+    60, secret=st.integers(0, 99), index=WORD, tensor=st.integers(0, 2**32 - 1), shard=st.integers(0, SHARDS - 1),
     step=WORD | st.builds(lambda q, s: 2**31 * q - s, st.integers(1, 2**33), st.integers(1, 2)),
     count=st.integers(1, 40),
-)
+)  # fmt: skip
 def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, count):
     """Two of a nonce that steps share, and those from the third on of one of its own."""
     key = prf((own := KEY.derive(secret)).reveal_secret(), "chacha20", index, tensor)

@@ -52,14 +52,10 @@ def assert_is(table, expected):
 
 
 @given(
-    100,
-    tables(),
-    st.sampled_from([(".csv", ","), (".csv", ";"), (".csv", "\t"), (".tsv", "\t"), (".CSV", ",")]),
-    st.sampled_from(["\n", "\r\n", "\r"]),
-    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-    st.sampled_from(["utf-8", "utf-8-sig"]),
-    st.booleans(),
-)
+    100, tables(), st.sampled_from([(".csv", ","), (".csv", ";"), (".csv", "\t"), (".tsv", "\t"), (".CSV", ",")]),
+    st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    st.sampled_from(["utf-8", "utf-8-sig"]), st.booleans(),
+)  # fmt: skip
 def test_a_text_is_read_back(tmp_path_factory, table, form, end, quoting, encoding, packed):
     suffix, separator = form
     assume(separator == "," or not any({*",;"} & {*name} for name in table))  # the header decides
@@ -239,12 +235,8 @@ def test_parquet_types(tmp_path):
     parquet.write_table(arrow.table(columns), tmp_path / "own.parquet")
     table = read_table(tmp_path / "own.parquet").by_name
     assert {name: table[name].kind for name in table} == {
-        "flag": "true or false",
-        "whole": "integers",
-        "exact": "numbers",
-        "category": "words",
-        "day": "date32[day]",
-    }
+        "flag": "true or false", "whole": "integers", "exact": "numbers", "category": "words", "day": "date32[day]",
+    }  # fmt: skip
     assert table["flag"].numbers("file").tolist() == [1, 0]
     refuses("got NaN in row 2", table["whole"].numbers, "file")
     refuses(r"must hold numbers, got date32\[day\]", table["day"].numbers, "file")

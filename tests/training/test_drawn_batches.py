@@ -235,13 +235,9 @@ def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
 
 
 SCHEMES = [
-    PoissonSampling(0.3, 4),
-    BallsInBins(2, 3),
-    CyclicPoisson(3, 2, 0.4),
-    RandomAllocation(2, 3),
-    RandomAllocation(3, 2, per_epoch=False),
-    MinSeparationSampling(5, 3, 0.4),
-]
+    PoissonSampling(0.3, 4), BallsInBins(2, 3), CyclicPoisson(3, 2, 0.4), RandomAllocation(2, 3),
+    RandomAllocation(3, 2, per_epoch=False), MinSeparationSampling(5, 3, 0.4),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())

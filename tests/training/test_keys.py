@@ -104,16 +104,9 @@ def test_moments_of_standard_normals():
 
 
 AMBIGUOUS = [
-    (("ab", "c"), ("a", "bc")),
-    (("ab",), ("a", "b")),
-    (("1",), (1,)),
-    (("a",), (b"a",)),
-    ((1, 2), (2, 1)),
-    ((0,), (-1,)),
-    ((255,), (-1,)),
-    ((-1,), (-2,)),
-    (("",), ("", "")),
-]
+    (("ab", "c"), ("a", "bc")), (("ab",), ("a", "b")), (("1",), (1,)), (("a",), (b"a",)), ((1, 2), (2, 1)),
+    ((0,), (-1,)), ((255,), (-1,)), ((-1,), (-2,)), (("",), ("", "")),
+]  # fmt: skip
 
 
 @given(st.one_of(st.sampled_from(AMBIGUOUS), st.tuples(*[st.lists(PARTS, min_size=1, max_size=3)] * 2)))
@@ -215,13 +208,9 @@ def test_philox_gives_the_words_of_the_library(cases):
 
 
 @given(
-    st.integers(0, 2**32 - 1),
-    st.integers(1, philox.LONGEST + 2),
-    st.integers(0, 2**63),
-    st.integers(0, 3),
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 3),
-)
+    st.integers(0, 2**32 - 1), st.integers(1, philox.LONGEST + 2), st.integers(0, 2**63), st.integers(0, 3),
+    st.integers(0, 2**32 - 1), st.integers(1, 3),
+)  # fmt: skip
 @settings(deadline=None)
 def test_many_columns_are_those_that_are_made_alone(seed, dim, step, shard, tensor, num_steps):
     rng = np.random.default_rng(seed)

@@ -109,19 +109,9 @@ def test_the_loss_of_linear_housing_is_hubers(housing_stub):
 
 def test_registry(housing_stub):
     assert tasks.names() == [
-        "a9a",
-        "digits",
-        "digits-mlp",
-        "femnist",
-        "housing",
-        "housing-linear",
-        "housing-mlp",
-        "least-squares",
-        "logistic",
-        "mnist",
-        "mnist-mlp",
-        "rotated-quadratics",
-    ]
+        "a9a", "digits", "digits-mlp", "femnist", "housing", "housing-linear", "housing-mlp", "least-squares",
+        "logistic", "mnist", "mnist-mlp", "rotated-quadratics",
+    ]  # fmt: skip
     assert tasks.load("digits", 3, test_fraction=0.5).num_nodes == 3
     assert tasks.load("digits-mlp", 3).name == "digits-mlp"
     refuses("unknown task 'digit'; did you mean 'digits'", tasks.load, "digit", 3)

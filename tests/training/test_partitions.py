@@ -194,14 +194,9 @@ def test_the_default_is_uniform_and_all_count_for_the_content_hash():
     hashes = [
         classes(partition=partition).content_hash
         for partition in (
-            "uniform",
-            "dirichlet:alpha=1",
-            Dirichlet(1 + 1e-15),
-            Dirichlet(1, 2),
-            Fixed(owners),
-            Fixed(owners[::-1]),
+            "uniform", "dirichlet:alpha=1", Dirichlet(1 + 1e-15), Dirichlet(1, 2), Fixed(owners), Fixed(owners[::-1]),
         )
-    ]
+    ]  # fmt: skip
     assert len(set(hashes)) == 6
     assert classes(partition=Fixed(owners.astype(np.int32))).content_hash == hashes[4]
     for kind in (Uniform(), Dirichlet(2.0, 3), Fixed(owners)):

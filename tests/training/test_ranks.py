@@ -221,13 +221,9 @@ def test_compare_with_ranks_says_what_it_says_without(tmp_path, capsys):
 def test_torchrun_starts_the_ranks_of_a_comparison(tmp_path):
     config, out = tmp_path / "compare.toml", tmp_path / "out"
     lines = (
-        'graph = "florentine"',
-        'task = "digits"',
-        'mechanisms = ["dp-dsgd"]',
-        "epochs = 2",
-        "period = 4",
+        'graph = "florentine"', 'task = "digits"', 'mechanisms = ["dp-dsgd"]', "epochs = 2", "period = 4",
         "seeds = 1",
-    )
+    )  # fmt: skip
     config.write_text("\n".join(lines))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command, path = [*torchrun, "-m", "mfdl.training.distributed"], os.pathsep.join(filter(None, sys.path))

@@ -75,14 +75,10 @@ def recomputed(mechanism, rule, start, divisors, privatised):
 
 
 @given(
-    30,
-    text=st.sampled_from(TEXTS),
-    unit=st.sampled_from(["record", "user"]),
-    name=st.sampled_from(["dp-dsgd", "mafalda"]),
-    momentum=st.sampled_from([0.0, 0.9]),
-    rounds=st.integers(1, 2),
+    30, text=st.sampled_from(TEXTS), unit=st.sampled_from(["record", "user"]),
+    name=st.sampled_from(["dp-dsgd", "mafalda"]), momentum=st.sampled_from([0.0, 0.9]), rounds=st.integers(1, 2),
     seed=st.integers(0, 100),
-)
+)  # fmt: skip
 def test_messages_and_scales_are_functions_of_the_privatised_gradients(text, unit, name, momentum, rounds, seed):
     calibrated = mechanism(name, unit=unit, momentum=momentum, gossip_rounds=rounds)
     rule, task = step_rules.parse(text), classes(20)

@@ -136,13 +136,9 @@ def squared_sum(output, target):
 
 
 @given(
-    30,
-    shape=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
-    num_records=st.integers(3, 9),
-    dtype=st.sampled_from([np.float32, np.float64]),
-    classes=st.booleans(),
-    seed=st.integers(0, 2**20),
-)
+    30, shape=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple), num_records=st.integers(3, 9),
+    dtype=st.sampled_from([np.float32, np.float64]), classes=st.booleans(), seed=st.integers(0, 2**20),
+)  # fmt: skip
 def test_a_task_of_a_dataset_is_that_of_its_arrays(shape, num_records, dtype, classes, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((num_records, *shape)).astype(dtype)

@@ -277,16 +277,12 @@ def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path, rates, chosen, 
 def test_who_is_ahead_is_ahead_in_every_seed(losses):
     records = [
         {
-            **RECORD,
-            "config": {},
-            "mechanism": f"m{i}",
-            "label": f"m{i}",
-            "seed": s,
+            **RECORD, "config": {}, "mechanism": f"m{i}", "label": f"m{i}", "seed": s,
             "final_test_loss": float(of_seed[s]),
         }
         for i, of_seed in enumerate(losses)
         for s in (0, 1)
-    ]
+    ]  # fmt: skip
     ahead = [f"m{i}" for i, of_seed in enumerate(losses) if all(
         of_seed[s] < other[s] for j, other in enumerate(losses) if j != i for s in (0, 1)
     )]  # fmt: skip
