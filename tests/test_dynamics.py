@@ -220,12 +220,10 @@ def test_where_all_messages_are_seen_step_sizes_momentum_and_decay_change_no_los
 
 
 @given(
-    25,
-    W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric", "general")),
-    rates=st.lists(st.sampled_from([1.0, 0.3, 0.1]), min_size=4, max_size=4),
-    momentum=st.sampled_from([0.0, 0.5]),
+    25, W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric", "general")),
+    rates=st.lists(st.sampled_from([1.0, 0.3, 0.1]), min_size=4, max_size=4), momentum=st.sampled_from([0.0, 0.5]),
     decay=st.sampled_from([0.0, 0.5]),
-)
+)  # fmt: skip
 def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
     """Rows from the recursion, one unit injection at a time; the noise is injected where the gradient is."""
     n, T = W.num_nodes, 4

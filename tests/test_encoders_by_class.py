@@ -162,11 +162,9 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 
 # ---- sensitivity -----------------------------------------------------------------------------------------
 @given(
-    8,
-    build=st.sampled_from([mafalda_l, mafalda_classes]),
-    graph=st.sampled_from(GRAPHS[1:]),
+    8, build=st.sampled_from([mafalda_l, mafalda_classes]), graph=st.sampled_from(GRAPHS[1:]),
     schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3),
-)
+)  # fmt: skip
 def test_every_node_has_unit_sensitivity_under_its_own_participation(build, graph, schemes):
     dynamics = Dynamics(gossip.uniform(graph))
     scheme = mixed(dynamics.num_nodes, *schemes)

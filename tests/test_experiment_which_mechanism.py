@@ -45,11 +45,9 @@ def valley(best, steep=1.0):
 
 
 @given(
-    30,
-    best=st.sampled_from(protocol.RATES[1:-1]),
-    other=st.sampled_from(protocol.RATES[1:-1]),
+    30, best=st.sampled_from(protocol.RATES[1:-1]), other=st.sampled_from(protocol.RATES[1:-1]),
     noise=st.floats(0, 1e-3),
-)
+)  # fmt: skip
 def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(best, other, noise):
     trial, requested = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
     trial.choose(["MAFALDA"])
@@ -193,12 +191,9 @@ def some(factor=0.7, **more):
     rng = np.random.default_rng(0)
     common = np.exp(rng.normal(size=20))
     losses = {
-        ("no noise", "last"): common / 2,
-        ("no noise", "released"): common / 1.9,
-        ("MAFALDA", "last"): common,
-        ("MAFALDA", "released"): common * factor * np.exp(0.01 * rng.normal(size=20)),
-        ("CorN", "last"): common * 1.2,
-    }
+        ("no noise", "last"): common / 2, ("no noise", "released"): common / 1.9, ("MAFALDA", "last"): common,
+        ("MAFALDA", "released"): common * factor * np.exp(0.01 * rng.normal(size=20)), ("CorN", "last"): common * 1.2,
+    }  # fmt: skip
     return answer("logistic/ego", losses, **more)
 
 

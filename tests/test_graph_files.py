@@ -122,12 +122,9 @@ WRITERS = {  # suffix, writer, characters that no name can have, whether isolate
     "pajek": (".net", by_networkx(nx.write_pajek), "\"'\\", True),
     "json": (".json", lambda graph: json.dumps(nx.node_link_data(graph), indent=0).encode(), "", True),
     "json links": (
-        ".json",
-        lambda graph: json.dumps(nx.node_link_data(graph, edges="links"), indent=0).encode(),
-        "",
-        True,
+        ".json", lambda graph: json.dumps(nx.node_link_data(graph, edges="links"), indent=0).encode(), "", True,
     ),
-}
+}  # fmt: skip
 NUMBERED = {
     "matrix": (".csv", plain_matrix, 0),
     "metis": (".graph", metis, 1),

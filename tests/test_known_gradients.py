@@ -224,12 +224,9 @@ def reached(C, scheme, steps):
 
 
 @given(
-    60,
-    kind=st.sampled_from(KINDS),
-    scheme=st.sampled_from(STEP_SCHEMES),
-    seed=st.integers(0, 99),
+    60, kind=st.sampled_from(KINDS), scheme=st.sampled_from(STEP_SCHEMES), seed=st.integers(0, 99),
     steps=st.integers(1, STEPS),
-)
+)  # fmt: skip
 def test_the_loss_of_the_first_steps_lies_between_what_is_reached_and_that_of_the_whole(kind, scheme, seed, steps):
     given_encoder = encoder(kind, np.random.default_rng(seed))
     noise = LocalNoise(given_encoder, NODES)

@@ -95,12 +95,9 @@ def test_the_noise_of_anti_pgd_holds_its_sensitivity():
 
 # ---- calibration ------------------------------------------------------------------------------------------
 @given(
-    80,
-    algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
-    adjacency=st.sampled_from(ADJACENCIES),
-    clip_norm=st.floats(1e-6, 1e6),
-    mu=st.floats(1e-6, 100),
-)
+    80, algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
+    adjacency=st.sampled_from(ADJACENCIES), clip_norm=st.floats(1e-6, 1e6), mu=st.floats(1e-6, 100),
+)  # fmt: skip
 def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
     calibrated = calibrate(algorithm, Privacy(LDP, adjacency=adjacency, clip_norm=clip_norm), mu=mu)
     assert calibrated.guarantee.mu <= mu
@@ -115,11 +112,9 @@ def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
 
 
 @given(
-    60,
-    adjacency=st.sampled_from(ADJACENCIES),
-    log_epsilon=st.floats(-6, math.log(500)),
+    60, adjacency=st.sampled_from(ADJACENCIES), log_epsilon=st.floats(-6, math.log(500)),
     log_delta=st.floats(math.log(1e-300), math.log(0.5)),
-)
+)  # fmt: skip
 @example(adjacency="zero-out", log_epsilon=0.0, log_delta=-1.25)
 @example(adjacency="zero-out", log_epsilon=0.4205341568094587, log_delta=-572.98828125)
 def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):

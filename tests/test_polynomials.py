@@ -80,11 +80,9 @@ def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
 
 
 @given(
-    20,
-    W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]),
-    rounds=st.integers(1, 3),
+    20, W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]), rounds=st.integers(1, 3),
     name=st.sampled_from(["chebyshev", "least-noise"]),
-)
+)  # fmt: skip
 def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, rounds, name):
     """Messages of a step are polynomials of every degree below K of the same models, which span the same views."""
     assume(W.is_connected)

@@ -36,12 +36,9 @@ def test_more_models_than_there_are_are_refused():
 
 
 @given(
-    60,
-    built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
-    model=st.sampled_from(["last", "average:1", "exponential:2"]),
-    rounds=st.integers(0, 2),
-    seed=st.integers(0, 99),
-)
+    60, built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2), seed=st.integers(0, 99),
+)  # fmt: skip
 def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_models(built, model, rounds, seed):
     algorithm = built.releasing(ReleasedModel(model, rounds))
     T, n, rng = built.num_steps, built.num_nodes, np.random.default_rng(seed)

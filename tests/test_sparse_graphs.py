@@ -50,11 +50,9 @@ def test_a_graph_keeps_its_labels_and_largest_component(G, shift):
 
 
 @given(
-    60,
-    edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1),
-    separator=st.sampled_from([" ", "\t", "  "]),
-    end=st.sampled_from(["\n", "\r\n", "\n\n"]),
-)
+    60, edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1),
+    separator=st.sampled_from([" ", "\t", "  "]), end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+)  # fmt: skip
 def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, tmp_path_factory):
     path = tmp_path_factory.mktemp("edges") / "graph.txt"
     path.write_bytes("".join(f"{a}{separator}{b}{end}" for a, b in edges).encode())

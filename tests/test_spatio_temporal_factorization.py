@@ -101,12 +101,9 @@ def test_a_richer_form_never_costs_more(case):
     }
     over_nodes = algorithms.spatial_noise(dynamics, scheme, spatial, name="over nodes")
     chain = [
-        independent,
-        encoder,
-        algorithms_by_kind["kronecker"],
-        algorithms_by_kind["per-mode"],
+        independent, encoder, algorithms_by_kind["kronecker"], algorithms_by_kind["per-mode"],
         algorithms_by_kind["joint"],
-    ]
+    ]  # fmt: skip
     for richer, poorer in itertools.pairwise([*chain[::-1]]):
         assert cost(richer, counted) <= cost(poorer, counted) * (1 + 2 * TOLERANCE), (richer.name, poorer.name)
     assert cost(algorithms_by_kind["kronecker"], counted) <= cost(over_nodes, counted) * (1 + 2 * TOLERANCE)

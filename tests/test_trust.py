@@ -301,11 +301,9 @@ def settings_of_noise(draw):
 
 
 @given(
-    20,
-    setting=settings_of_noise(),
-    trust=st.sampled_from([AnyReceiver(), Eavesdropper(), Coalitions(1)]),
+    20, setting=settings_of_noise(), trust=st.sampled_from([AnyReceiver(), Eavesdropper(), Coalitions(1)]),
     published=st.booleans(),
-)
+)  # fmt: skip
 def test_the_accounted_mu_of_the_finished_algorithm_is_1(setting, trust, published):
     (run, scheme), release = setting, None if published else "none"
     algorithm = trust_optimal(run, scheme, trust, published=published, release=release, tolerance=GAP)

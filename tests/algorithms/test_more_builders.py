@@ -88,12 +88,9 @@ def test_gossip_rounds_may_come_with_the_dynamics():
 
 # ---- DECOR ----------------------------------------------------------------------------------------------------------
 @given(
-    40,
-    W=gossip_matrices(max_nodes=6),
-    local=st.sampled_from([0.0, 0.5, 1.0]),
-    pair=st.sampled_from([0.0, 2.0]),
+    40, W=gossip_matrices(max_nodes=6), local=st.sampled_from([0.0, 0.5, 1.0]), pair=st.sampled_from([0.0, 2.0]),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_decor_covariance(W, local, pair, seed):
     """sigma_ldp^2 I + sigma_cor^2 L in every step, independent over steps, whatever the orientation."""
     dynamics, n, T = Dynamics(W), W.num_nodes, 2

@@ -117,12 +117,10 @@ def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
 
 
 @given(
-    40,
-    lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
+    40, lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
     scheme=st.sampled_from([OncePerEpoch(6, 2), MinSeparation(12, 3, 4), Cyclic(3, 4), EveryStep(12)]),
-    count=st.integers(1, 3),
-    seed=st.integers(0, 2**32 - 1),
-)
+    count=st.integers(1, 3), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags, scheme, count, seed):
     """Toeplitz Grams: patterns that are shifts of one another show the same, and so do signs and their mirrors."""
     gram = scipy.linalg.toeplitz([20.0, *lags])

@@ -130,11 +130,9 @@ def mu_of_guesses(of_word, canaries):
 
 
 @given(
-    logs=st.lists(st.floats(-3, 3), min_size=2, max_size=6),
-    tilt=st.floats(0, 2),
-    more=st.integers(1, 6),
+    logs=st.lists(st.floats(-3, 3), min_size=2, max_size=6), tilt=st.floats(0, 2), more=st.integers(1, 6),
     share=st.floats(0, 1),
-)
+)  # fmt: skip
 @example([0.0, 0.0], 1.0, 1, 1.0)  # one guess, where the bound is the best
 def test_no_mechanism_whose_guesses_depend_on_each_other_shows_more_than_its_mu(logs, tilt, more, share):
     r = len(logs) - 1

@@ -271,12 +271,9 @@ def test_content_hashes_and_fingerprints_of_mechanisms():
 
 
 RUNS = {
-    "bsr": ("bsr", "cyclic"),
-    "decor": ("decor", "cyclic"),
-    "muffliato": ("muffliato", "cyclic"),
-    "Poisson": ("dp-dsgd", "poisson"),
-    "balls-in-bins": ("dp-dsgd", "balls-in-bins"),
-}
+    "bsr": ("bsr", "cyclic"), "decor": ("decor", "cyclic"), "muffliato": ("muffliato", "cyclic"),
+    "Poisson": ("dp-dsgd", "poisson"), "balls-in-bins": ("dp-dsgd", "balls-in-bins"),
+}  # fmt: skip
 task = functools.cache(functools.partial(classes, public_constants="none"))
 
 

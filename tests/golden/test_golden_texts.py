@@ -36,10 +36,7 @@ CALLS = {
     "mechanisms": ("mechanisms",),
     "mechanisms, cited": ("mechanisms", "--cite"),
     "plan": (
-        "plan",
-        *SMALL[:2],
-        *("--records", "9", "--mu", "1", "--batches", "1", "--epochs", "2"),
-        "--curvature",
+        "plan", *SMALL[:2], *("--records", "9", "--mu", "1", "--batches", "1", "--epochs", "2"), "--curvature",
         "power:1",
     ),
     "report": ("report", "compared"),
@@ -49,7 +46,7 @@ CALLS = {
     "sweep, status": ("sweep", "--status", "swept"),
     "trust explain": ("trust", "explain", "pndp"),
     "trust list": ("trust", "list"),
-}
+}  # fmt: skip
 SWEEP = 'graph = "path:n=3"\nepochs = 2\nperiod = 2\nseeds = 1\nmechanisms = ["dp-dsgd"]\nlr = [0.1]\nmu = [1]\n'
 
 

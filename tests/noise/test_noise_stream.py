@@ -257,12 +257,9 @@ def steps_and_states(draw):
     numbers = np.array(draw(st.lists(st.integers(-4, 4), min_size=8, max_size=8))) / 8
     step = st.integers(0, T - 1)
     return (
-        draw(st.sampled_from(STRUCTURED)),
-        T,
-        numbers,
-        draw(st.lists(step, max_size=5)),
+        draw(st.sampled_from(STRUCTURED)), T, numbers, draw(st.lists(step, max_size=5)),
         draw(st.lists(step, min_size=1, max_size=5)),
-    )
+    )  # fmt: skip
 
 
 @given(150, case=steps_and_states(), keep=st.booleans())

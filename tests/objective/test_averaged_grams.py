@@ -20,11 +20,8 @@ from mfdl.objective.estimated_grams import EstimatedGram
 from mfdl.testing import gossip_matrices
 
 GRAPHS = {
-    "path": nx.path_graph(3),
-    "triangle": nx.complete_graph(3),
-    "pair": nx.path_graph(2),
-    "four": nx.cycle_graph(4),
-}
+    "path": nx.path_graph(3), "triangle": nx.complete_graph(3), "pair": nx.path_graph(2), "four": nx.cycle_graph(4),
+}  # fmt: skip
 
 
 def averages(n, ends):

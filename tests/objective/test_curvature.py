@@ -193,13 +193,11 @@ BOTH = ErrorWeights("released:average:2", on_the_way=0.3, curvature=SPECTRUM)
 
 
 @given(
-    60,
-    W=gossip_matrices(max_nodes=4, kinds=("symmetric", "uniform", "general")),
-    classes=st.sampled_from([(1, 3), (2, 2), (3, 2)]),
-    rate=st.sampled_from([0.3, 1.0, 1.6]),
+    60, W=gossip_matrices(max_nodes=4, kinds=("symmetric", "uniform", "general")),
+    classes=st.sampled_from([(1, 3), (2, 2), (3, 2)]), rate=st.sampled_from([0.3, 1.0, 1.6]),
     steps=st.sampled_from(["all", "released:average:2", "exponential:1"]),
     eigenvalues=st.lists(st.sampled_from([0.1, 0.5, 1.2]), min_size=1, max_size=3),
-)
+)  # fmt: skip
 def test_bound_program_and_objective_in_order(W, classes, rate, steps, eigenvalues):
     dynamics, part = Dynamics(W, rate), Cyclic(*classes)
     weights = ErrorWeights(steps, on_the_way=0.5, curvature=Curvature(eigenvalues))

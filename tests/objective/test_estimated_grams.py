@@ -29,12 +29,9 @@ class Every(Probes):
 
 
 @given(
-    60,
-    data=st.data(),
-    T=st.integers(1, 5),
-    momentum=st.sampled_from([0.0, 0.5]),
+    60, data=st.data(), T=st.integers(1, 5), momentum=st.sampled_from([0.0, 0.5]),
     counted_models=st.sampled_from(COUNTED_MODELS),
-)
+)  # fmt: skip
 def test_the_average_over_all_probes_is_the_gram(data, T, momentum, counted_models):
     W = data.draw(gossip_matrices(max_nodes=5))
     n, rates = W.num_nodes, data.draw(st.sampled_from([1.0, [1.0, *[0.5] * (T - 1)]]))

@@ -111,12 +111,9 @@ def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
 
 
 @given(
-    200,
-    algorithm=noisy(),
-    counted_models=st.sampled_from(COUNTED_MODELS),
-    steps=STEPS,
+    200, algorithm=noisy(), counted_models=st.sampled_from(COUNTED_MODELS), steps=STEPS,
     target=st.sampled_from(["nodes", "average", "own"]),
-)
+)  # fmt: skip
 def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, target):
     assert "is_plain" in vars(algorithm)  # the builder knows it
     assert dataclasses.replace(algorithm).is_plain  # and the maps say so too
@@ -239,12 +236,10 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
 
 
 @given(
-    40,
-    algorithm=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
-    model=st.sampled_from(["last", "average:1", "exponential:2"]),
-    rounds=st.integers(0, 2),
+    40, algorithm=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2),
     target=st.sampled_from(["nodes", "average"]),
-)
+)  # fmt: skip
 def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model, rounds, target):
     releasing, noise = algorithm.releasing(mfdl.released.ReleasedModel(model, rounds)), algorithm.noise
     F, further = ErrorWeights("all", target).node_factor(algorithm.num_nodes), releasing.released_by_gossip

@@ -142,12 +142,9 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
 
 
 @given(
-    60,
-    graph=connected_graphs(min_nodes=1, max_nodes=7),
-    q=st.integers(0, 3),
-    local=st.floats(0.1, 10),
+    60, graph=connected_graphs(min_nodes=1, max_nodes=7), q=st.integers(0, 3), local=st.floats(0.1, 10),
     pair=st.floats(0, 10),
-)
+)  # fmt: skip
 def test_decor_theorem_is_never_below_the_accountant(graph, q, local, pair):
     if q >= len(graph):
         return

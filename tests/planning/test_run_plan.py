@@ -79,12 +79,9 @@ def test_a_plan_refuses_to_run_without_noise():
 
 
 @given(
-    20,
-    b=st.sampled_from([1, 2, 5]),
-    k=st.integers(1, 6),
-    mu=st.sampled_from([0.2, 1.0]),
+    20, b=st.sampled_from([1, 2, 5]), k=st.integers(1, 6), mu=st.sampled_from([0.2, 1.0]),
     clip=st.sampled_from([1.0, 2.0]),
-)
+)  # fmt: skip
 def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip):
     design = Design("dp-dsgd", b, k)
     plan = mfdl.plan(RING, 50, mfdl.Privacy(adjacency="zero-out", clip_norm=clip), mu=mu, designs=[design])

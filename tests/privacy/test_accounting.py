@@ -366,13 +366,10 @@ def views_of_zip_dl(draw):
     size = algorithm.messages_per_round
     masks = [np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in range(2)]
     models = [
-        trust.PNDP([0]),
-        trust.Central(),
-        trust.ReleasedOnly(),
-        trust.Eavesdropper(),
+        trust.PNDP([0]), trust.Central(), trust.ReleasedOnly(), trust.Eavesdropper(),
         TrustModel.from_masks(seen=masks[0], known_noise=masks[1] & masks[0]),
         TrustModel.from_masks(seen=masks[0] | algorithm.transmitted),
-    ]
+    ]  # fmt: skip
     return algorithm, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
 
 
@@ -436,9 +433,6 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
     by_pair = {pair: sensitivity_by_victim(built, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
     assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
     assert [loss.release for loss in sensitivity_by_victim(built, Pairs())] == [
-        "all",
-        "all",
-        "not applicable",
-        "not applicable",
-    ]
+        "all", "all", "not applicable", "not applicable",
+    ]  # fmt: skip
     assert account(built, Privacy(Pairs(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0).release == "all"

@@ -281,12 +281,9 @@ RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), 
 @pytest.mark.parametrize("lipschitz", [None, 3.0])
 def test_calibration_uses_the_adaptive_number(lipschitz):
     common = {
-        "trust": trust.PNDP([0]),
-        "adjacency": "replace-one",
-        "clip_norm": 0.5,
-        "release": "none",
+        "trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 0.5, "release": "none",
         "lipschitz": lipschitz,
-    }
+    }  # fmt: skip
     mechanism = calibrate(RING, Privacy(**common), mu=0.7)
     losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
     worst = max(x.adaptive_sensitivity_squared for x in losses)

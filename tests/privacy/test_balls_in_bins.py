@@ -375,12 +375,9 @@ def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
 
 
 @given(
-    40,
-    shift=st.floats(0.05, 4),
-    bins=st.integers(1, 9),
-    epsilon=st.floats(0, 12),
+    40, shift=st.floats(0.05, 4), bins=st.integers(1, 9), epsilon=st.floats(0, 12),
     adjacency=st.sampled_from(ADJACENCIES),
-)
+)  # fmt: skip
 def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     epsilons = np.array([epsilon])
     if adjacency == "replace-one":

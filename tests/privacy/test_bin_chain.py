@@ -312,12 +312,9 @@ def dense_gram(C, num_bins):
 
 
 @given(
-    80,
-    data=st.data(),
-    num_bins=st.integers(1, 4),
-    epochs=st.integers(1, 3),
+    80, data=st.data(), num_bins=st.integers(1, 4), epochs=st.integers(1, 3),
     kind=st.sampled_from([toeplitz, banded, buffered, inverse]),
-)
+)  # fmt: skip
 def test_it_is_never_below_the_dense_M_and_equal_where_no_signs_are_lost(data, num_bins, epochs, kind):
     encoder, C = data.draw(kind(num_bins * epochs))
     M, true = structured_gram(encoder, num_bins), dense_gram(C, num_bins)

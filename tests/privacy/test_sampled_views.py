@@ -31,14 +31,11 @@ def schemes(most):
     sizes = [(k, b) for k in range(1, most + 1) for b in range(1, most + 1) if 1 < k * b <= most]
     return st.tuples(st.sampled_from(sizes), st.floats(0.05, 0.95), st.integers(0, 5)).map(
         lambda drawn: (
-            BallsInBins(*drawn[0]),
-            BallsInBins(*drawn[0]),
-            PoissonSampling(drawn[1], math.prod(drawn[0])),
-            CyclicPoisson(*drawn[0], drawn[1]),
-            RandomAllocation(*drawn[0]),
+            BallsInBins(*drawn[0]), BallsInBins(*drawn[0]), PoissonSampling(drawn[1], math.prod(drawn[0])),
+            CyclicPoisson(*drawn[0], drawn[1]), RandomAllocation(*drawn[0]),
             MinSeparationSampling(math.prod(drawn[0]), drawn[0][1], drawn[1]),
         )[drawn[2]]
-    )
+    )  # fmt: skip
 
 
 @st.composite

@@ -221,11 +221,9 @@ class TestRepeatedRounds:
 
 class TestLaws:
     @given(
-        100,
-        linear_systems_with_record(),
-        st.integers(0, 2**32 - 1),
+        100, linear_systems_with_record(), st.integers(0, 2**32 - 1),
         st.sampled_from(["seen", "pinned", "lipschitz", "noisy"]),
-    )
+    )  # fmt: skip
     def test_more_seen_more_released_larger_lipschitz_less_noise_never_smaller(self, case, seed, change):
         system, victim, pattern = case
         before = system.problem

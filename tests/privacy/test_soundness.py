@@ -187,12 +187,9 @@ def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
 def hidden_weight(size, through):
     """Two nodes; node 1's gradient is taken at a model that holds `size` of a state nobody sees, by M or by F."""
     maps = {
-        "P": [[1.0, 0, 0]],
-        "Q": [[1.0, 0]],
-        "K": [[1.0], [0], [0]],
-        "F": [[0, 0, 0], [0, 0, size if through == "F" else 0], [0, 0, 1.0]],
-        "J": [[0, 0], [0, 0], [0, 1.0]],
-    }
+        "P": [[1.0, 0, 0]], "Q": [[1.0, 0]], "K": [[1.0], [0], [0]],
+        "F": [[0, 0, 0], [0, 0, size if through == "F" else 0], [0, 0, 1.0]], "J": [[0, 0], [0, 0], [0, 1.0]],
+    }  # fmt: skip
     M = [[1.0, 0, 0], [0, 1.0, size if through == "M" else 0]]
     return from_maps(maps, EveryStep(4), model_from_state=M, message_sender=[0])
 

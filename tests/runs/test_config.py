@@ -158,11 +158,8 @@ def test_where_it_is_computed_and_how_it_is_written_names_nothing(jobs, device, 
 def test_without_noise_no_budget_and_no_attacker_names_a_cell():
     plain = dataclasses.replace(BASE, mechanisms=("none",))
     changes = [
-        {"mu": 0.5},
-        {"mu": None, "epsilon": 3.0},
-        {"trust": "eavesdropper"},
-        {"trust": "pndp", "attackers": ("0",)},
-    ]
+        {"mu": 0.5}, {"mu": None, "epsilon": 3.0}, {"trust": "eavesdropper"}, {"trust": "pndp", "attackers": ("0",)},
+    ]  # fmt: skip
     cells = {Cell(dataclasses.replace(plain, **changed)) for changed in changes}
     assert len(cells) == len({cell.hash for cell in cells}) == 1
 

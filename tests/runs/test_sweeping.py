@@ -34,10 +34,8 @@ mu = [1]
 @given(
     100,
     losses=st.lists(st.lists(st.floats(0, 10) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=9),
-    seeds=st.integers(1, 8),
-    share=st.floats(0.1, 0.9),
-    at_least=st.integers(1, 3),
-)
+    seeds=st.integers(1, 8), share=st.floats(0.1, 0.9), at_least=st.integers(1, 3),
+)  # fmt: skip
 def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     """Oracle: rounds written out, one group at a time."""
     tuning = Tuning(seeds=seeds, first_seed=0, share=share, at_least=at_least)

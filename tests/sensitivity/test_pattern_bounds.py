@@ -207,12 +207,9 @@ def schemes_of_six(draw):
 
 
 @given(
-    40,
-    scheme=schemes_of_six(),
-    lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
-    method=st.sampled_from(["exact", "certified"]),
-    seed=st.integers(0, 2**32 - 1),
-)
+    40, scheme=schemes_of_six(), lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
+    method=st.sampled_from(["exact", "certified"]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 def test_of_patterns_that_show_the_same_the_last_bits_choose_none(scheme, lags, method, seed):
     """Toeplitz Grams: patterns that are shifts of one another show the same."""
     X = scipy.linalg.toeplitz([20.0, *lags])

@@ -41,12 +41,9 @@ def objective_of(C, H):
 
 
 @given(
-    25,
-    bins=st.integers(1, 3),
-    epochs=st.integers(1, 3),
-    correlation=st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]),
+    25, bins=st.integers(1, 3), epochs=st.integers(1, 3), correlation=st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_no_encoder_of_any_signs_is_below_the_bound_and_the_answer_is_what_it_says(bins, epochs, correlation, seed):
     posed = problem(bins * epochs, bins, seed)
     solved = solve(posed, correlation, LOOSE)

@@ -327,13 +327,10 @@ def test_overlapping_groups_with_kernels_reach_the_gap_after_all():
     """H of rank 5 on 7 nodes; the first cost put on the kernels leaves a gap of 0.16%, so a smaller one is tried."""
     B = np.array(
         [
-            [-3, 2, -3, -3, 1, -1, -3],
-            [1, -1, -3, -2, -1, -3, 0],
-            [0, 2, 1, -2, -2, 0, -1],
-            [2, -2, 0, -2, -2, -1, -2],
-            [3, -3, -2, 1, -2, 2, -2],
+            [-3, 2, -3, -3, 1, -1, -3], [1, -1, -3, -2, -1, -3, 0], [0, 2, 1, -2, -2, 0, -1],
+            [2, -2, 0, -2, -2, -1, -2], [3, -3, -2, 1, -2, 2, -2],
         ]
-    )
+    )  # fmt: skip
     groups = ((1, 5, 6, 4, 3), (6, 0, 5, 4, 1), (4, 6, 3), (3, 2, 5, 6), (6, 5, 1, 3, 2, 0), (0, 2, 5, 6))
     problem = CoalitionProblem(B.T @ B, groups, 0, private=False)
     solved = solve(problem)

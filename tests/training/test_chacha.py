@@ -122,13 +122,10 @@ def test_normals_rise_with_their_words(word):
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 @given(
-    60,
-    columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
-    steps=st.lists(WORD, min_size=1, max_size=3),
-    dim=st.integers(1, 20),
-    tensor=st.integers(0, 2**32 - 1),
+    60, columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
+    steps=st.lists(WORD, min_size=1, max_size=3), dim=st.integers(1, 20), tensor=st.integers(0, 2**32 - 1),
     shard=st.integers(0, SHARDS - 1),
-)
+)  # fmt: skip
 def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps, dim, tensor, shard):
     keys = [NoiseKey.from_seed(i) if seeded else KEY.derive(i) for i, _, seeded in columns]
     indices = np.array([index for _, index, _ in columns], dtype=np.uint64)

@@ -261,11 +261,9 @@ def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, rule)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
-    60,
-    seed=st.integers(0, 2**32 - 1),
-    scale=st.integers(-60, 30),
+    60, seed=st.integers(0, 2**32 - 1), scale=st.integers(-60, 30),
     rule=st.sampled_from([Flat(1e-3), Flat(1.0), Flat(1e3), Automatic(1.0), Automatic(1e3, 1.0)]),
-)
+)  # fmt: skip
 def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, rule):
     generator = torch.Generator().manual_seed(seed)
 

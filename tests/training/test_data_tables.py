@@ -226,12 +226,9 @@ def test_parquet_types(tmp_path):
     import decimal
 
     columns = {
-        "flag": [True, False],
-        "whole": [1, None],
-        "exact": [decimal.Decimal("1.5"), decimal.Decimal("2.5")],
-        "category": arrow.array(["x", "y"]).dictionary_encode(),
-        "day": [datetime.date(2024, 1, 1)] * 2,
-    }
+        "flag": [True, False], "whole": [1, None], "exact": [decimal.Decimal("1.5"), decimal.Decimal("2.5")],
+        "category": arrow.array(["x", "y"]).dictionary_encode(), "day": [datetime.date(2024, 1, 1)] * 2,
+    }  # fmt: skip
     parquet.write_table(arrow.table(columns), tmp_path / "own.parquet")
     table = read_table(tmp_path / "own.parquet").by_name
     assert {name: table[name].kind for name in table} == {

@@ -80,12 +80,9 @@ def test_the_executor_is_the_operators(name, monkeypatch):
 
 
 @given(
-    50,
-    algorithm=linear_algorithms(ALL_NAMES, max_epochs=2),
-    sparse=st.booleans(),
-    seed=st.integers(0, 99),
+    50, algorithm=linear_algorithms(ALL_NAMES, max_epochs=2), sparse=st.booleans(), seed=st.integers(0, 99),
     data=st.data(),
-)
+)  # fmt: skip
 def test_it_is_for_every_algorithm_on_any_gossip(algorithm, sparse, seed, data):
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
     with pytest.MonkeyPatch.context() as patch:

@@ -16,14 +16,11 @@ from mfdl.training.tasks import table_files
 
 RNG = np.random.default_rng(0)
 TABLE = {
-    "id": [f"p{row}" for row in range(40)],
-    "age": RNG.integers(18, 80, 40).tolist(),
-    "income": RNG.normal(5e4, 1e4, 40).round(2).tolist(),
-    "price": RNG.normal(3, 1, 40).round(3).tolist(),
-    "left": (np.arange(40) % 3 % 2).tolist(),
-    "answer": ["no" if row % 3 else "yes" for row in range(40)],
+    "id": [f"p{row}" for row in range(40)], "age": RNG.integers(18, 80, 40).tolist(),
+    "income": RNG.normal(5e4, 1e4, 40).round(2).tolist(), "price": RNG.normal(3, 1, 40).round(3).tolist(),
+    "left": (np.arange(40) % 3 % 2).tolist(), "answer": ["no" if row % 3 else "yes" for row in range(40)],
     "owner": ["Bea" if row < 10 else "Al" for row in range(40)],
-}
+}  # fmt: skip
 RECORDS = "drop=id,answer,owner"
 
 

@@ -227,13 +227,10 @@ def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
     lazy = mfdl.gossip.from_array(0.5 * (np.eye(NODES) + GOSSIP.weights.toarray()))
     complete = mfdl.gossip.metropolis_hastings(nx.complete_graph(NODES))
     cases = {
-        "graph": {"gossip": complete},
-        "gossip": {"gossip": lazy},
-        "participation": {"participation": mfdl.Cyclic(PERIOD, EPOCHS)},
-        "noise": {"std": 2.0},
-        "clipping": {"clip": 1.0},
-        "mechanism": {"rate": 0.1},
-    }
+        "graph": {"gossip": complete}, "gossip": {"gossip": lazy},
+        "participation": {"participation": mfdl.Cyclic(PERIOD, EPOCHS)}, "noise": {"std": 2.0},
+        "clipping": {"clip": 1.0}, "mechanism": {"rate": 0.1},
+    }  # fmt: skip
     for field, changes in cases.items():
         with pytest.raises(mfdl.InvalidInput, match=f"node 2 has another {field}:"):
             here.require_plan(other(**changes).plan, "node 2")

@@ -44,13 +44,10 @@ def measured_slowly(task, row, features, targets):
 
 
 @given(
-    20,
-    build=st.sampled_from([regression, classes]),
-    partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
-    num_records=st.integers(40, 60),
-    seed=st.integers(0, 5),
+    20, build=st.sampled_from([regression, classes]), partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
+    num_records=st.integers(40, 60), seed=st.integers(0, 5),
     metric_names=st.lists(st.sampled_from(METRICS), max_size=5),
-)
+)  # fmt: skip
 def test_metrics_are_means_over_records_and_asking_changes_no_other(build, partition, num_records, seed, metric_names):
     if build is regression:
         partition, metric_names = "uniform", [name for name in metric_names if name != "average_accuracy"]

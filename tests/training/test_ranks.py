@@ -72,11 +72,9 @@ def assert_same(shared, alone):
 
 
 @given(
-    100,
-    st.one_of(strategies.linear_algorithms(min_nodes=2), strategies.user_algorithms(max_nodes=5)),
-    st.integers(2, 4),
-    st.integers(0, 2**32),
-)
+    100, st.one_of(strategies.linear_algorithms(min_nodes=2), strategies.user_algorithms(max_nodes=5)),
+    st.integers(2, 4), st.integers(0, 2**32),
+)  # fmt: skip
 def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
     assume(algorithm.num_nodes > 1)
     num_ranks, rng = min(num_ranks, algorithm.num_nodes), np.random.default_rng(seed)

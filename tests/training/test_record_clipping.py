@@ -198,13 +198,10 @@ def chains(draw, outputs):
 
 
 @given(
-    100,
-    data=st.data(),
-    by_class=st.booleans(),
-    records=st.integers(6, 14),
+    100, data=st.data(), by_class=st.booleans(), records=st.integers(6, 14),
     clip_norm=st.sampled_from([0.05, 0.5, 1e6, Automatic(1.0), Automatic(0.5, 1e-6)]),
     way=st.sampled_from(["chain", "nested", "hooked", "any module"]),
-)
+)  # fmt: skip
 def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, records, clip_norm, way):
     """Also where a hook, or a module around it, leaves the chain to vmap; with a record masked and one no number."""
     layers = data.draw(chains(3 if by_class else 1))

@@ -285,18 +285,15 @@ def test_stop_at_step_zero(tmp_path):
 
 
 OTHERS = [
-    ({"calibrated": mechanism(mu=2.0)}, "mechanism_hash"),
-    ({"calibrated": mechanism("dp-dsgd")}, "mechanism_hash"),
+    ({"calibrated": mechanism(mu=2.0)}, "mechanism_hash"), ({"calibrated": mechanism("dp-dsgd")}, "mechanism_hash"),
     ({"calibrated": mechanism(clip_norm=2.0)}, "mechanism_hash"),
     ({"calibrated": mechanism(learning_rate=0.2)}, "mechanism_hash"),
     ({"calibrated": mechanism(participation=Cyclic(2, 3))}, "mechanism_hash"),
     ({"calibrated": mechanism(W=gossip.sequence([STAR, RING, STAR]))}, "mechanism_hash"),
-    ({"task": regression(30, data_seed=1)}, "task_hash"),
-    ({"dtype": torch.float64}, "key_id"),
-    ({"key": NoiseKey.from_seed(99)}, "key_id"),
-    ({"key": NoiseKey.from_entropy()}, "key_id"),
+    ({"task": regression(30, data_seed=1)}, "task_hash"), ({"dtype": torch.float64}, "key_id"),
+    ({"key": NoiseKey.from_seed(99)}, "key_id"), ({"key": NoiseKey.from_entropy()}, "key_id"),
     ({"seeds": [1]}, "(key_id|seed)"),
-]
+]  # fmt: skip
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):

@@ -195,12 +195,9 @@ def whole(pieces, t):
 
 
 @given(
-    60,
-    kind=st.sampled_from(["independent", "shared", "kronecker", *STRUCTURED]),
-    dim=st.integers(1, 9),
-    size=st.integers(1, 5),
-    order=st.lists(st.integers(0, 6), min_size=1, max_size=6),
-)
+    60, kind=st.sampled_from(["independent", "shared", "kronecker", *STRUCTURED]), dim=st.integers(1, 9),
+    size=st.integers(1, 5), order=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+)  # fmt: skip
 def test_pieces_are_streams_of_their_own_in_any_order(kind, dim, size, order):
     noise = example(kind, 7)
     first, other = (ShardedNoise(noise, 2.0, KEY, dim, size=size) for _ in range(2))

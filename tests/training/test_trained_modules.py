@@ -328,12 +328,9 @@ def test_half_precision_trains_at_the_nodes_of_a_graph(where):
 
 
 @given(
-    40,
-    parts=st.lists(st.integers(0, 3), min_size=1, max_size=4),
-    unit=st.sampled_from(["record", "user"]),
-    grid=st.sampled_from([None, 2.0**-12]),
-    noise_std=st.sampled_from([0.0, 0.5]),
-)
+    40, parts=st.lists(st.integers(0, 3), min_size=1, max_size=4), unit=st.sampled_from(["record", "user"]),
+    grid=st.sampled_from([None, 2.0**-12]), noise_std=st.sampled_from([0.0, 0.5]),
+)  # fmt: skip
 def test_micro_batches_make_one_step(parts, unit, grid, noise_std):
     """However a batch is cut, parameters, steps and participation are those of the whole."""
     (x, y), torch_module = batch(sum(parts), 3), nn.Linear(3, 1)
