@@ -12,7 +12,6 @@ from archives import edited
 from effort import each, given
 from refusals import refuses
 
-import mfdl
 from mfdl import (
     BallsInBins,
     Cyclic,
@@ -22,6 +21,7 @@ from mfdl import (
     InvalidInput,
     Mechanism,
     PoissonSampling,
+    Privacy,
     TrustModel,
     algorithms,
     archive,
@@ -48,7 +48,7 @@ TRUSTS = {
 def calibrated(algorithm=None, model=None, **target):
     algorithm = algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2) if algorithm is None else algorithm
     options = {"trust": model or trust.LDP(), "adjacency": "replace-one", "clip_norm": 0.7}
-    return mfdl.calibrate(algorithm, mfdl.Privacy(**options), **(target or {"epsilon": 3.0, "delta": 1e-5}))
+    return calibrate(algorithm, Privacy(**options), **(target or {"epsilon": 3.0, "delta": 1e-5}))
 
 
 # ---- algorithms --------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def assert_same(algorithm, again):
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
     for model in (trust.LDP(), trust.Eavesdropper()):
         before, after = (
-            mfdl.privacy.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again)
+            privacy.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again)
         )
         assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
         assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
@@ -85,7 +85,7 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     parameters = {"coalition_size": 1} if name == "corn" else {}
     algorithm = build_algorithm(name, RING, Cyclic(2, 2), **parameters)
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **options), noise_std=2.0)
+    saved = calibrate(algorithm, Privacy(trust.Eavesdropper(), **options), noise_std=2.0)
     saved.save(tmp_path / name)
     loaded = Mechanism.load(tmp_path / name)
     assert loaded.guarantee == saved.guarantee
@@ -120,9 +120,7 @@ def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
 
 def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
     options = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0}
-    saved = mfdl.calibrate(
-        algorithms.dp_dsgd(RING, EveryStep(3)), mfdl.Privacy(unit="user", **options), epsilon=2.0, delta=0.001
-    )
+    saved = calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), Privacy(unit="user", **options), epsilon=2.0, delta=0.001)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert (loaded.unit, loaded.guarantee.stated_delta) == ("user", 1e-3)
@@ -132,7 +130,7 @@ def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
 @pytest.mark.parametrize("name", TRUSTS)
 def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, Cyclic(2, 2)), mfdl.Privacy(TRUSTS[name], **options), noise_std=1.0)
+    saved = calibrate(algorithms.dp_dsgd(RING, Cyclic(2, 2)), Privacy(TRUSTS[name], **options), noise_std=1.0)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert loaded.guarantee == saved.guarantee
@@ -309,7 +307,7 @@ def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     path = tmp_path / "m"
     algorithm = algorithms.decor(RING, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
-    mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **options), noise_std=1.0).save(path)
+    calibrate(algorithm, Privacy(trust.Eavesdropper(), **options), noise_std=1.0).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
     with pytest.raises(InvalidInput, match="another trust model") as refused:
         Mechanism.load(path, trust=trust.LDP())
@@ -333,7 +331,7 @@ def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
 
 
 RING_OF_THREE = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
-PRIVACY = mfdl.Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+PRIVACY = Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
 ENCODED = dataclasses.replace(algorithms.mafalda(RING_OF_THREE, Cyclic(2, 3)), participation=BallsInBins(2, 3))
 FEW = MonteCarlo(samples=2**12, failure=1e-3, seed=4)
 MADE = {

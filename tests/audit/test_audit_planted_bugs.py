@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
-import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, Privacy, calibrate, gossip
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, privacy
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix
 from mfdl.participation import OncePerEpoch, Single
@@ -32,8 +31,8 @@ def build(name, scheme=SCHEME):
 def with_dropout(name):
     """Node 2 of four is offline in steps 2 and 3 of six, node 0 in step 5."""
     online = gossip.churn(DYNAMICS.gossip, SCHEME.num_steps, {2: [(2, 4)], 0: [(5, 6)]})
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(DYNAMICS.gossip, online), 0.5), SCHEME)
-    return mfdl.algorithms.with_dropout(dataclasses.replace(left, name=name, noise=build(name).noise), online)
+    left = algorithms.dp_dsgd(Dynamics(gossip.node_dropout(DYNAMICS.gossip, online), 0.5), SCHEME)
+    return algorithms.with_dropout(dataclasses.replace(left, name=name, noise=build(name).noise), online)
 
 
 def training(kind, algorithm, *arguments, **more):
@@ -317,15 +316,13 @@ def test_no_claim_of_a_run_with_absences_is_refuted():
 @pytest.mark.slow
 def test_where_messages_are_hidden_a_number_without_absences_is_refuted_by_an_absence():
     """The numbers of docs/changing_networks.md: node 0 of three misses the third step of four, and loses by that."""
-    path, scheme = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
+    path, scheme = gossip.metropolis_hastings("path:n=3"), Cyclic(epochs=1, period=4)
     online = gossip.churn(path, 4, {0: [(2, 3)]})
-    whole = mfdl.algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
-    claimed = (
-        mfdl.privacy.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
-    )
+    whole = algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
+    left = algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
+    claimed = privacy.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
     audited_mus = []
-    for algorithm in (whole, mfdl.algorithms.with_dropout(left, online)):
+    for algorithm in (whole, algorithms.with_dropout(left, online)):
         result = audited(algorithm, ReleasedOnly(), noise_std=0.5, victim=0, trials=10_000)
         audited_mus.append(next(canary.mu_audited for canary in result.canaries if canary.canary == "worst gradients"))
     assert 0.9 * claimed < audited_mus[0] < claimed < audited_mus[1]

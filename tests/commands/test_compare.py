@@ -15,7 +15,7 @@ from effort import each
 from finished_runs import step_frame
 from refusals import refuses
 
-import mfdl
+from mfdl import Cyclic, Dynamics, Privacy, algorithms, calibrate, data, gossip, graphs, privacy, replay, tasks, trust
 from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import cell_jobs, comparing, load_steps, running, store
@@ -86,7 +86,7 @@ class TestFinished:
         assert (result["nodes"], result["steps"], result["seeds"]) == (4, 8, [5, 6])
         assert result["participation"] == {"scheme": "cyclic", "epochs": 2, "period": 4}
         assert (result["adjacency"], result["mu"], result["delta"]) == ("zero-out", 2.0, 1e-6)
-        assert result["epsilon"] == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2.0, 1e-6))
+        assert result["epsilon"] == pytest.approx(privacy.gaussian.epsilon_from_mu(2.0, 1e-6))
         assert "zero-out" in result["guarantee"]
         assert "mu: 2" in result["guarantee"]
         assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda"]
@@ -116,13 +116,11 @@ class TestFinished:
     def test_figures_are_those_of_the_library(self, finished, capsys):
         """Of calibrate and replay; and `account --noise-std` finds the mu at which the mechanisms were compared."""
         result, folder = finished
-        graph = mfdl.graphs.load("ring:n=4")
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.25)
-        algorithm = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs=2, period=4))
-        mechanism = mfdl.calibrate(
-            algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0
-        )
-        run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[6], eval_every=3)
+        graph = graphs.load("ring:n=4")
+        dynamics = Dynamics(gossip.metropolis_hastings(graph), learning_rate=0.25)
+        algorithm = algorithms.mafalda(dynamics, Cyclic(epochs=2, period=4))
+        mechanism = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
+        run = replay(mechanism, tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])
         table = step_frame(folder / "steps.mfdl").to_dict("records")
@@ -152,7 +150,7 @@ class TestFinished:
         assert main([*file, "--out", str(tmp_path), *changed]) == 0  # a typed epsilon replaces the mu of the file
         other = json.loads(capsys.readouterr().out)
         assert (other["epsilon"], other["delta"], other["config"]["mu"]) == (3.0, 1e-5, None)
-        assert other["mu"] == pytest.approx(mfdl.privacy.gaussian.mu_from_epsilon(3.0, 1e-5))
+        assert other["mu"] == pytest.approx(privacy.gaussian.mu_from_epsilon(3.0, 1e-5))
         assert (other["seeds"], other["learning_rate"]) == ([5], 0.25)
         assert other["mechanisms"][0]["final_test_loss_std"] == 0.0
 
@@ -362,10 +360,10 @@ def test_worker_processes_give_the_same_numbers(tmp_path):
 
 
 def test_what_workers_receive_can_be_sent():
-    graph = mfdl.graphs.load("ring:n=4")
-    sent = [mfdl.tasks.load(name, graph) for name in ("digits", "digits-mlp")]
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
-    sent += [registry.build(name, dynamics, mfdl.Cyclic(epochs=2, period=2)) for name in ("none", "dp-dsgd", "mafalda")]
+    graph = graphs.load("ring:n=4")
+    sent = [tasks.load(name, graph) for name in ("digits", "digits-mlp")]
+    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    sent += [registry.build(name, dynamics, Cyclic(epochs=2, period=2)) for name in ("none", "dp-dsgd", "mafalda")]
     for value in sent:
         assert pickle.loads(pickle.dumps(value)).content_hash == value.content_hash
 
@@ -428,7 +426,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     monkeypatch.setattr(
         registry, "build_tuned", lambda name, *a, **k: registry.build(name, *a) if "file" in name else never()
     )
-    monkeypatch.setattr(mfdl.data, "california_housing", lambda home: (features, np.ones(100), []))
+    monkeypatch.setattr(data, "california_housing", lambda home: (features, np.ones(100), []))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "g.csv").write_text("1,2\n3,4\n")
     np.savetxt(tmp_path / "w.csv", np.full((4, 4), 0.3), delimiter=",")

@@ -13,14 +13,14 @@ from _stored import compare
 from small_tasks import classes
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, NoiseKey, Privacy, UnsupportedMechanism, calibrate, replay
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, ScheduledNoise
 from mfdl.training.shared_randomness import HolderKeys
 
 NODES, STEPS = 3, 6
 TAIL = 3.654  # where the tail of the ziggurat begins
-KEY = mfdl.NoiseKey.from_seed(7)
+KEY = NoiseKey.from_seed(7)
 CLOSE = {"relative": 1e-12, "absolute": 1e-12}
 
 
@@ -43,9 +43,9 @@ def listed(noise, steps=None, **options):
 def test_keys():
     """Public names of keys: what they derive, by contexts of every type."""
     contexts = [("holders", 0), ("holders", 0, 1), ("pair", 3, -7), ("replay", "a", 2**70), ("b", b"\0\xff"), ("", b"")]
-    ids = {str(seed): mfdl.NoiseKey.from_seed(seed).key_id for seed in (0, 1, 7, 2**64)}
+    ids = {str(seed): NoiseKey.from_seed(seed).key_id for seed in (0, 1, 7, 2**64)}
     derived = {repr(context): KEY.derive(*context).key_id for context in contexts}
-    secret = mfdl.NoiseKey(bytes(range(32)))
+    secret = NoiseKey(bytes(range(32)))
     compare("keys", {"from_seed": ids, "derived": derived, "of a secret": secret.key_id})
 
 
@@ -139,7 +139,7 @@ def test_noise_of_some_slots_tensors_and_late_blocks():
 def test_noise_by_the_keys_of_holders():
     """Secrets that were agreed on, one for each set of nodes that holds noise together."""
     sets = [(0,), (1,), (2,), (0, 1), (0, 2)]
-    keys = HolderKeys.given({nodes: mfdl.NoiseKey(bytes([i + 1]) * 32) for i, nodes in enumerate(sets)})
+    keys = HolderKeys.given({nodes: NoiseKey(bytes([i + 1]) * 32) for i, nodes in enumerate(sets)})
     values = {}
     for name, noise in noises().items():
         if name.startswith("spread"):
@@ -172,7 +172,7 @@ def table(cases, answer):
 
 
 def noise_at_mu_1(algorithm, **question):
-    guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0).guarantee
+    guarantee = calibrate(algorithm, Privacy(**question), mu=1.0).guarantee
     return {name: getattr(guarantee, name) for name in ("noise_std", "sensitivity", "mu", "bound")}
 
 
@@ -208,7 +208,7 @@ def test_balls_in_bins():
     """What noise of 2 guarantees, for every mechanism; epsilon at delta = 1e-5."""
 
     def guaranteed(algorithm, **question):
-        guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(**question), noise_std=2.0).guarantee
+        guarantee = calibrate(algorithm, Privacy(**question), noise_std=2.0).guarantee
         scale = {"sensitivity": guarantee.sensitivity, "noise_multiplier": guarantee.noise_multiplier}
         return scale | {"epsilon": guarantee.epsilon(1e-5)}
 
@@ -223,14 +223,12 @@ def test_noise_of_secret_batches():
     """The least noise for epsilon = 2 at delta = 1e-5."""
     question = {"trust": TRUST["eavesdropper"], "adjacency": "zero-out", "clip_norm": 1.0}
     values = {
-        "decor, Poisson": mfdl.calibrate(
-            fixed("decor", "poisson"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
+        "decor, Poisson": calibrate(fixed("decor", "poisson"), Privacy(**question), epsilon=2.0, delta=1e-05).noise_std,
+        "decor, balls-in-bins": calibrate(
+            fixed("decor", "balls-in-bins"), Privacy(**question), epsilon=2.0, delta=1e-05
         ).noise_std,
-        "decor, balls-in-bins": mfdl.calibrate(
-            fixed("decor", "balls-in-bins"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
-        ).noise_std,
-        "bsr, balls-in-bins": mfdl.calibrate(
-            fixed("bsr", "balls-in-bins"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
+        "bsr, balls-in-bins": calibrate(
+            fixed("bsr", "balls-in-bins"), Privacy(**question), epsilon=2.0, delta=1e-05
         ).noise_std,
     }
     compare("noise_of_secret_batches", values, **CALIBRATED)
@@ -260,12 +258,10 @@ def test_content_hashes_and_fingerprints_of_mechanisms():
     ]
     values = {}
     for name, trust, scheme in cases:
-        mechanism = mfdl.calibrate(fixed(name, scheme), mfdl.Privacy(TRUST[trust], **QUESTION), noise_std=2.0)
+        mechanism = calibrate(fixed(name, scheme), Privacy(TRUST[trust], **QUESTION), noise_std=2.0)
         carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
         values[f"{name}, {trust}, {scheme}"] = carried
-    user = mfdl.calibrate(
-        fixed("bsr", "every-step"), mfdl.Privacy(TRUST["ldp"], unit="user", **QUESTION), noise_std=2.0
-    )
+    user = calibrate(fixed("bsr", "every-step"), Privacy(TRUST["ldp"], unit="user", **QUESTION), noise_std=2.0)
     carried = {"mechanism": user.content_hash, "fingerprint": user.guarantee.fingerprint}
     compare("fingerprints", values | {"bsr, ldp, every-step, of a user": carried})
 
@@ -282,9 +278,9 @@ task = functools.cache(functools.partial(classes, public_constants="none"))
 def test_seeded_runs(dtype, accuracy):
     values = {}
     for run, (name, scheme) in RUNS.items():
-        privacy = mfdl.Privacy(TRUST["eavesdropper"], adjacency="replace-one", clip_norm=1.0)
-        mechanism = mfdl.calibrate(fixed(name, scheme), privacy, noise_std=0.5)
-        (seed,) = mfdl.replay(mechanism, task(), seeds=[3], dtype=getattr(torch, dtype), device="cpu").seeds
+        privacy = Privacy(TRUST["eavesdropper"], adjacency="replace-one", clip_norm=1.0)
+        mechanism = calibrate(fixed(name, scheme), privacy, noise_std=0.5)
+        (seed,) = replay(mechanism, task(), seeds=[3], dtype=getattr(torch, dtype), device="cpu").seeds
         values[run] = {"key_id": seed.key_id, "models": seed.models.tolist(), "loss": seed.loss.tolist()}
     compare(f"runs_{dtype}", values, relative=accuracy, absolute=accuracy)
 

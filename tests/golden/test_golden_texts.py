@@ -11,7 +11,7 @@ from _privacy import applied
 from _stored import compare
 from test_golden_help import commands, help_of
 
-import mfdl
+from mfdl import Privacy, calibrate, data, losses
 from mfdl.privacy import MonteCarlo
 
 SMALL = ("--graph", "path:n=3", "--epochs", "2", "--period", "2")
@@ -63,7 +63,7 @@ def structure(value):
 
 def test_keys_of_every_answer(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mfdl.data, "fetch", lambda name, home: tmp_path / name)  # no download in a test
+    monkeypatch.setattr(data, "fetch", lambda name, home: tmp_path / name)  # no download in a test
     (tmp_path / "sweep.toml").write_text(SWEEP)
     (tmp_path / "own.csv").write_text("age,price\n" + "".join(f"{row},{row / 4}\n" for row in range(30)))
     (tmp_path / "own.edges").write_text("a b\nb c\n")
@@ -85,19 +85,17 @@ QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def at_mu_1(name, scheme, trust, **changes):
-    return applied(
-        mfdl.calibrate, fixed(name, scheme), {"trust": TRUST[trust], **QUESTION, "mu": 1.0, **changes}
-    ).guarantee
+    return applied(calibrate, fixed(name, scheme), {"trust": TRUST[trust], **QUESTION, "mu": 1.0, **changes}).guarantee
 
 
 def with_noise(name, scheme, trust, **changes):
-    privacy = mfdl.Privacy(TRUST[trust], **QUESTION, **changes)
-    return mfdl.calibrate(fixed(name, scheme), privacy, noise_std=2.0).guarantee
+    privacy = Privacy(TRUST[trust], **QUESTION, **changes)
+    return calibrate(fixed(name, scheme), privacy, noise_std=2.0).guarantee
 
 
 def of_victim(victim, **changes):
-    question = mfdl.Privacy(TRUST["pndp"], adjacency="zero-out", clip_norm=1.0, **changes)
-    return mfdl.losses(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
+    question = Privacy(TRUST["pndp"], adjacency="zero-out", clip_norm=1.0, **changes)
+    return losses(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
 
 
 def guarantees():

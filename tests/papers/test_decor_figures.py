@@ -15,7 +15,7 @@ from refusals import refuses
 
 import mfdl
 import mfdl_papers as papers
-from mfdl import InvalidInput, algorithms, data
+from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, data, gossip, trust
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, rate_comparison, tuned_rates
@@ -55,14 +55,14 @@ def test_pairs_of_the_figure_are_those_of_the_search():
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
+    dynamics = Dynamics(gossip.metropolis_hastings(graph))
     target, clipping = {"epsilon": 3.0, "delta": 1e-5}, {"adjacency": "replace-one", "clip_norm": 1.0}
-    privacy = mfdl.Privacy(mfdl.trust.Eavesdropper(), unit="user", **clipping)
-    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), privacy, **target)
+    privacy = Privacy(trust.Eavesdropper(), unit="user", **clipping)
+    pairs = decor_deviations(dynamics, EveryStep(50), privacy, **target)
     for name, pair in zip(budget_curves.PAIRS, pairs, strict=True):
         (config,) = points["torus", name, 10.0]
-        built = algorithms.decor(dynamics, mfdl.EveryStep(50), **config.parameters("decor"))
-        mechanism = mfdl.calibrate(built, privacy, **target)
+        built = algorithms.decor(dynamics, EveryStep(50), **config.parameters("decor"))
+        mechanism = calibrate(built, privacy, **target)
         assert mechanism.noise_std == pytest.approx(pair.sigma_ldp, rel=1e-9)
 
 
@@ -125,12 +125,10 @@ def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, mon
     (cdp,), (decor,) = (points["ring", line, 10.0] for line in ("CDP", "DECOR"))
     assert cdp.graph == decor.graph == "ring:n=16"
     assert (*decor.mechanisms, decor.trust, decor.epsilon) == (tuned_rates.BEST_PAIR, "eavesdropper", 10.0)
-    dynamics, steps = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=16")), mfdl.EveryStep(50)
+    dynamics, steps = Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(50)
     clipping = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
-    server = mfdl.calibrate(
-        algorithms.cdp(dynamics, steps), mfdl.Privacy(mfdl.trust.Central(), **clipping), epsilon=10.0, delta=1e-5
-    )
-    same = mfdl.calibrate(algorithms.dp_dsgd(dynamics, steps), mfdl.Privacy(mfdl.trust.LDP(), **clipping), mu=cdp.mu)
+    server = calibrate(algorithms.cdp(dynamics, steps), Privacy(trust.Central(), **clipping), epsilon=10.0, delta=1e-5)
+    same = calibrate(algorithms.dp_dsgd(dynamics, steps), Privacy(trust.LDP(), **clipping), mu=cdp.mu)
     assert same.noise_std == pytest.approx(server.noise_std, rel=1e-6)
 
     def losses(figure, scale, points, *, last_steps):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from refusals import refuses, unsupported
 
 import mfdl
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, correlations, normalized
 from mfdl.privacy.curves.base import Pass, least_multiplier
@@ -264,11 +265,9 @@ def test_a_false_positive_rate_lies_strictly_between_0_and_1(rate):
 
 
 def test_a_guarantee_answers_by_its_curve():
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
-    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 4))
-    guarantee = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0
-    ).guarantee
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+    algorithm = algorithms.dp_dsgd(dynamics, Cyclic(2, 4))
+    guarantee = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0).guarantee
     assert guarantee.advantage() == pytest.approx(float(2 * normal(guarantee.mu / 2) - 1), rel=1e-8)
     assert guarantee.true_positive_rate(0.05) == guarantee.curve.true_positive_rate(0.05)
 
@@ -290,14 +289,14 @@ def test_advantage_and_rates_beside_riskcal():
     assert (ours <= theirs * (1 + 1e-2)).all()
 
 
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
+DYNAMICS = Dynamics(gossip.metropolis_hastings("ring:n=4"))
 DELTA = 1e-5
 
 
 def guarantee(participation, adjacency, noise=2.0):
-    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, participation)
-    question = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": 1.0}
-    return mfdl.account(algorithm, mfdl.Privacy(**question), noise_std=noise)
+    algorithm = algorithms.dp_dsgd(DYNAMICS, participation)
+    question = {"trust": trust.LDP(), "adjacency": adjacency, "clip_norm": 1.0}
+    return account(algorithm, Privacy(**question), noise_std=noise)
 
 
 def epsilon(event, relation="ADD_OR_REMOVE_ONE"):
@@ -315,7 +314,7 @@ def test_the_noise_multiplier_is_one_over_mu_rounded_down(mu):
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
 @pytest.mark.parametrize("relation", ["ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL", "REPLACE_ONE"])
 def test_an_accountant_gives_at_least_the_epsilon_of_the_guarantee(adjacency, relation):
-    accounted = guarantee(mfdl.Cyclic(2, 4), adjacency)
+    accounted = guarantee(Cyclic(2, 4), adjacency)
     event = accounted.dp_event().event
     assert epsilon(event, relation) >= accounted.epsilon(DELTA)
     if relation != "REPLACE_ONE":
@@ -326,14 +325,13 @@ def test_an_accountant_gives_at_least_the_epsilon_of_the_guarantee(adjacency, re
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_poisson_sampled_steps_are_sampled_events(adjacency):
-    accounted = guarantee(mfdl.PoissonSampling(0.1, 20), adjacency)
+    accounted = guarantee(PoissonSampling(0.1, 20), adjacency)
     event = accounted.dp_event().event
     assert (event.count, epsilon(event)) == (20, pytest.approx(accounted.epsilon(DELTA), rel=1e-2))
 
 
 @pytest.mark.parametrize(
-    ("participation", "adjacency"),
-    [(mfdl.PoissonSampling(0.1, 20), "replace-one"), (mfdl.BallsInBins(2, 4), "zero-out")],
+    ("participation", "adjacency"), [(PoissonSampling(0.1, 20), "replace-one"), (BallsInBins(2, 4), "zero-out")]
 )
 def test_other_sampling_is_refused_and_bounded_by_public_batches(participation, adjacency):
     accounted = guarantee(participation, adjacency)
@@ -344,13 +342,13 @@ def test_other_sampling_is_refused_and_bounded_by_public_batches(participation, 
 
 
 def test_no_noise_is_no_privacy_and_no_loss_is_no_event():
-    assert epsilon(guarantee(mfdl.Cyclic(2, 4), "zero-out", noise=0.0).dp_event().event) == math.inf
-    assert epsilon(guarantee(mfdl.PoissonSampling(0.1, 20), "zero-out", noise=0.0).dp_event().event) == math.inf
+    assert epsilon(guarantee(Cyclic(2, 4), "zero-out", noise=0.0).dp_event().event) == math.inf
+    assert epsilon(guarantee(PoissonSampling(0.1, 20), "zero-out", noise=0.0).dp_event().event) == math.inf
     assert Gaussian(0.0, "zero-out").dp_event() == dp_accounting.NoOpDpEvent()
 
 
 def test_the_conditions_that_no_event_carries_stand_beside_it():
-    accounted = guarantee(mfdl.Cyclic(2, 4), "replace-one")
+    accounted = guarantee(Cyclic(2, 4), "replace-one")
     event = accounted.dp_event()
     for condition in ("trust model: ldp", "adjacency: replace-one", "every node", "ADD_OR_REMOVE_ONE"):
         assert condition in event.conditions
@@ -358,8 +356,8 @@ def test_the_conditions_that_no_event_carries_stand_beside_it():
 
 
 def test_a_number_for_gradients_that_do_not_react_composes_with_nothing():
-    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4))
-    question = mfdl.Privacy(mfdl.trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+    algorithm = algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4))
+    question = Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
     losses = mfdl.losses(algorithm, question)
     guarantee = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
     unsupported("composed adaptively", guarantee.dp_event)

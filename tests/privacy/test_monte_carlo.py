@@ -10,8 +10,7 @@ from effort import given
 from hypothesis import strategies as st
 from refusals import refuses
 
-import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
 from mfdl.privacy.curves import MonteCarloCurve, correlations, importance, normalized
@@ -182,14 +181,14 @@ def encoded():
 
 def test_what_is_found_by_samples_says_so():
     options = MonteCarlo(samples=2**13, failure=1e-3, seed=5)
-    calibrated = mfdl.calibrate(encoded(), mfdl.Privacy(method=options, **ASKED), noise_std=3.0)
+    calibrated = calibrate(encoded(), Privacy(method=options, **ASKED), noise_std=3.0)
     assert calibrated.guarantee.bound == "monte-carlo"
     for phrase in ("Monte Carlo", "8192 samples", "seed 5", "probability at most 0.001", "certified is"):
         assert phrase in str(calibrated.guarantee)
     content = json.loads(json.dumps(calibrated.guarantee.to_dict()))
     assert content["method"] == "monte-carlo"
     assert content["curve"]["sampling"] == {"kind": "samples", "samples": 8192, "failure": 1e-3, "seed": 5}
-    silent = mfdl.calibrate(encoded(), mfdl.Privacy(**ASKED), noise_std=3.0).guarantee
+    silent = calibrate(encoded(), Privacy(**ASKED), noise_std=3.0).guarantee
     assert silent.bound == "upper"
     assert "Monte Carlo" not in str(silent)
     assert calibrated.guarantee.epsilon(1e-5) <= silent.epsilon(1e-5)
@@ -199,33 +198,25 @@ def test_what_is_found_by_samples_says_so():
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_a_mechanism_is_calibrated_by_samples(adjacency):
     options = {**ASKED, "adjacency": adjacency}
-    sure = mfdl.calibrate(encoded(), mfdl.Privacy(**options), epsilon=2.0, delta=0.0001)
-    calibrated = mfdl.calibrate(
-        encoded(),
-        mfdl.Privacy(method=MonteCarlo(samples=2**17, failure=1e-3, seed=5), **options),
-        epsilon=2.0,
-        delta=0.0001,
+    sure = calibrate(encoded(), Privacy(**options), epsilon=2.0, delta=0.0001)
+    calibrated = calibrate(
+        encoded(), Privacy(method=MonteCarlo(samples=2**17, failure=1e-3, seed=5), **options), epsilon=2.0, delta=0.0001
     )
     assert calibrated.noise_std <= sure.noise_std  # equal where the certified curve is the tighter one
     assert 1.9 < calibrated.guarantee.epsilon(1e-4) <= 2.0
-    again = mfdl.calibrate(
-        encoded(),
-        mfdl.Privacy(method=MonteCarlo(samples=2**17, failure=1e-3, seed=5), **options),
-        epsilon=2.0,
-        delta=0.0001,
+    again = calibrate(
+        encoded(), Privacy(method=MonteCarlo(samples=2**17, failure=1e-3, seed=5), **options), epsilon=2.0, delta=0.0001
     )
     assert (again.noise_std, again.guarantee.curve.trial) == (calibrated.noise_std, calibrated.guarantee.curve.trial)
 
 
 def test_samples_are_for_secret_bins():
     with pytest.raises(UnsupportedMechanism, match="leave out method, got 'monte-carlo'"):
-        mfdl.account(
-            algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)),
-            mfdl.Privacy(method="monte-carlo", **ASKED),
-            noise_std=1.0,
+        account(
+            algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), Privacy(method="monte-carlo", **ASKED), noise_std=1.0
         )
     with pytest.raises(UnsupportedMechanism, match="leave out method, got 'fast'"):
-        mfdl.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), mfdl.Privacy(method="fast", **ASKED), noise_std=1.0)
+        account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), Privacy(method="fast", **ASKED), noise_std=1.0)
     for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
         refuses(".", MonteCarlo, **wrong)
 

@@ -29,6 +29,9 @@ from mfdl import (
     algorithms,
     calibrate,
     gossip,
+    pairwise,
+    replay,
+    tasks,
     trust,
 )
 from mfdl.errors import UnsupportedMechanism
@@ -52,11 +55,11 @@ def explicit(*patterns):
 def test_patterns_that_read_alike_are_not_alike():
     """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
     few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
-    calibrated = mfdl.calibrate(few, mfdl.Privacy(**GIVEN), mu=1.0)
+    calibrated = calibrate(few, Privacy(**GIVEN), mu=1.0)
     refuses("for another", dataclasses.replace, calibrated, algorithm=many)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(
-            calibrated, guarantee=mfdl.calibrate(many, mfdl.Privacy(**GIVEN), noise_std=calibrated.noise_std).guarantee
+            calibrated, guarantee=calibrate(many, Privacy(**GIVEN), noise_std=calibrated.noise_std).guarantee
         )
     losses = sensitivity_by_victim(few, trust.LDP(), participation=explicit([0]))
     refuses("for another participation", lambda: guarantee_of(few, losses, participation=explicit([0, 1, 2])))
@@ -65,7 +68,7 @@ def test_patterns_that_read_alike_are_not_alike():
 def test_a_guarantee_of_another_algorithm_is_refused():
     small = algorithms.dp_dsgd(DYN, EveryStep(4))
     large = dataclasses.replace(small, noise=StepNoise(0.1 * np.eye(4), np.eye(4, dtype=bool), 4, 4))
-    mine, other = (mfdl.calibrate(algorithm, mfdl.Privacy(**GIVEN), noise_std=1.0) for algorithm in (small, large))
+    mine, other = (calibrate(algorithm, Privacy(**GIVEN), noise_std=1.0) for algorithm in (small, large))
     assert other.guarantee.mu == pytest.approx(10 * mine.guarantee.mu)
     refuses("the guarantee is for another algorithm", dataclasses.replace, other, guarantee=mine.guarantee)
 
@@ -78,7 +81,7 @@ def test_a_guarantee_of_another_algorithm_is_refused():
     {"participation": "once"},
 )
 def test_an_edited_guarantee_is_no_mechanism_s(change):
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     edited = dataclasses.replace(calibrated.guarantee, **change)
     assert not edited.fingerprint
     assert "as edited, not computed" in edited.source
@@ -86,23 +89,23 @@ def test_an_edited_guarantee_is_no_mechanism_s(change):
 
 
 def test_two_runs_are_no_mechanism():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(calibrated, guarantee=calibrated.guarantee.compose_with(calibrated.guarantee))
 
 
 def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     data = calibrated.algorithm.rounds[0].message_from_gradient.data
     data.flags.writeable = True  # by force
     data[...] = 5.0
-    refuses("another algorithm", lambda: mfdl.replay(calibrated, mfdl.tasks.least_squares(4), seeds=[0], period=1))
+    refuses("another algorithm", lambda: replay(calibrated, tasks.least_squares(4), seeds=[0], period=1))
 
 
 def test_a_mechanism_rests_on_the_constant_that_was_accounted():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(6))
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, lipschitz=1.0), mu=1.0
+    calibrated = calibrate(
+        algorithm, Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, lipschitz=1.0), mu=1.0
     )
     assert calibrated.lipschitz == 1.0
     assert "Lipschitz with constant 1.0" in str(calibrated.guarantee)
@@ -123,9 +126,9 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     assert by_step.rests_on == 0.5
     for words in (str(by_step.guarantee(1.0)), repr(by_step), by_step._repr_html_()):
         assert "Lipschitz with constant 0.5" in words
-    pairs = mfdl.pairwise(
+    pairs = pairwise(
         algorithm,
-        mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5),
+        Privacy(adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5),
         attackers=[1, 2],
         progress=False,
     )
@@ -136,9 +139,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
-    )
+    calibrated = calibrate(algorithm, Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     losses = sensitivity_by_victim(algorithm, trust.PNDP([0]))
     for adaptive in (True, False):
         last = guarantee_of(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
@@ -153,7 +154,7 @@ def with_mu(content, mu):
 
 
 def test_a_seal_cannot_be_left_out():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     bare = dataclasses.replace(calibrated.guarantee, curve=Gaussian(0.01, "zero-out"), sensitivity=0.01, seal="")
     assert not bare.fingerprint
     assert not bare.compose_with(bare).fingerprint
@@ -211,7 +212,7 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
 
     built = algorithms.dp_dsgd(DYN, EveryStep(2))
     assert {loss.release for loss in sensitivity_by_victim(built, Mixed())} == {"not applicable", "all"}
-    guarantee = mfdl.account(built, mfdl.Privacy(Mixed(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    guarantee = account(built, Privacy(Mixed(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert guarantee.release == "all"
 
 
@@ -261,7 +262,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     path = tmp_path / "guarantee.json"
     calibrated.guarantee.save(path)
     read = Guarantee.load(path)
@@ -284,7 +285,7 @@ def test_an_index_and_a_label_are_two_attackers():
     labels = list(algorithm.dynamics.gossip.labels)
     index, label = trust.PNDP([labels.index("1")]), trust.PNDP(["0"])
     first, second = (
-        mfdl.account(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+        account(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
         for model in (index, label)
     )
     second = dataclasses.replace(second, attacker=first.attacker).sealed(second.fingerprint)
@@ -340,7 +341,7 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
     (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
 )
 def test_a_number_says_which_rule_gave_it(algorithm, model, rule, way_out):
-    guarantee = mfdl.account(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    guarantee = account(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert bool(guarantee.why) == (guarantee.bound == "upper" or guarantee.mu == math.inf)
     assert all(any(text in guarantee.why for text in words.split("|")) for words in (rule, way_out))
     assert str(guarantee).endswith(guarantee.why)
@@ -351,7 +352,7 @@ def test_a_number_that_is_infinite_names_the_victim():
     algorithm = algorithms.dp_dsgd(labelled, EveryStep(2))
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
-    question = mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    question = Privacy(model, adjacency="zero-out", clip_norm=1.0)
     losses = mfdl.losses(algorithm, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     refuses("for node 'Medici', the worst victim", losses.calibrate, mu=1.0)
@@ -414,23 +415,19 @@ def test_matrices_have_no_trust_model_by_name():
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
     view = trust.FullCollusion().view(algorithms.dp_dsgd(RING, EveryStep(2)), 0)
     with pytest.raises(InvalidInput, match="give the algorithm and the trust model"):
-        mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), noise_std=1.0)
+        account(view, Privacy(participation=EveryStep(2), **CLIP), noise_std=1.0)
 
 
 def test_views_of_one_word_do_not_compose_unsealed():
     views = [View(np.eye(1), scale * np.eye(1)) for scale in (1.0, 2.0)]
-    first, second = (
-        mfdl.account(view, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views
-    )
+    first, second = (account(view, Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views)
     refuses("compose only against the same attackers", first.compose_with, second)
     refuses("unnamed trust models cannot", lambda: first.compose_with(dataclasses.replace(second, notes=("x",))))
 
 
 def test_nodes_whose_labels_read_alike_are_not_merged():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: 1, 1: "1", 2: 2}))
-    guarantee = mfdl.account(
-        algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0
-    )
+    guarantee = account(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP), noise_std=1.0)
     refuses("read alike", guarantee.by_victim)
 
 
@@ -442,13 +439,13 @@ def test_no_node_passes_for_all():
 
 def test_calibrated_guarantees_know_every_victim():
     for algorithm in (BINS, algorithms.dp_dsgd(RING, EveryStep(2))):
-        guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **CLIP), epsilon=1.0, delta=1e-5).guarantee
+        guarantee = calibrate(algorithm, Privacy(trust.LDP(), **CLIP), epsilon=1.0, delta=1e-5).guarantee
         assert guarantee.by_victim().keys() == {"0", "1", "2", "3"}
         assert all(curve.epsilon(1e-5) <= 1.0 for curve in guarantee.by_victim().values())
 
 
 def test_a_mu_is_met_by_no_curve_without_one():
-    curve = mfdl.account(BINS, mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
+    curve = account(BINS, Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
     unsupported("has no mu", lambda: Target(mu=1.0).missed_by(curve))
     assert not Target(mu=1.0).missed_by(Gaussian(1.0, "zero-out"))
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
 
-import mfdl
-from mfdl import Cyclic, EveryStep, View, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, PoissonSampling, View, algorithms, gossip, privacy, trust
 from mfdl.entries import as_fractions
 from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
@@ -141,8 +140,7 @@ def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
     by_victim = {
-        loss.victim: loss
-        for loss in mfdl.privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
+        loss.victim: loss for loss in privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
     }
     shared = sorted(set(by_victim) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
@@ -158,7 +156,7 @@ T = 2
 
 
 def same(algorithm, model, view):
-    by_victim = {loss.victim: loss for loss in mfdl.privacy.sensitivity_by_victim(algorithm, model, release="none")}
+    by_victim = {loss.victim: loss for loss in privacy.sensitivity_by_victim(algorithm, model, release="none")}
     losses = view_losses(view, algorithm.participation)
     assert {loss.victim for loss in losses} == set(by_victim)
     for loss in losses:
@@ -169,7 +167,7 @@ def same(algorithm, model, view):
 def test_decor_by_hand():
     W_T, _ = gossip_messages(RING, T)
     noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
-    algorithm = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
+    algorithm = algorithms.decor(Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
     same(algorithm, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
     holders = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
     known = np.arange(5) == 0
@@ -179,7 +177,7 @@ def test_decor_by_hand():
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_muffliato_and_pndp_by_hand(rounds):
-    algorithm = algorithms.muffliato(mfdl.Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
+    algorithm = algorithms.muffliato(Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
     W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
     same(algorithm, trust.LDP(), View(W_T, W_T, num_nodes=5))
     seen = W_T[received(RING, T * rounds, [0]).ravel()]
@@ -204,18 +202,18 @@ def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     messages = np.block(
         [[powers[r - s * rounds] if r >= s * rounds else 0 * identity for s in range(T)] for r in range(R)]
     )
-    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(W, gossip_rounds=rounds), EveryStep(T))
+    algorithm = algorithms.dp_dsgd(Dynamics(W, gossip_rounds=rounds), EveryStep(T))
     seen, attacks = messages[received(W, R, [1]).ravel()], np.arange(7) == 1
     by_hand = View(seen, seen, num_nodes=7, known_gradients=attacks, known_noise=np.tile(attacks, T))
     same(algorithm, trust.PNDP([1]), by_hand)
-    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
+    losses = privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
     assert all(loss.bound == "exact" for loss in losses)
 
 
 def test_zip_dl_by_hand():
     """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
     W, T = gossip.metropolis_hastings("path:n=3"), 2
-    algorithm = algorithms.zip_dl(mfdl.Dynamics(W), EveryStep(T))
+    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T))
     dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
     to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
     averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
@@ -266,7 +264,7 @@ def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(
 
 def test_models_and_times_decide_what_is_adaptive():
     encoder = np.array([[1.0, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
-    algorithm = algorithms.mf_dsgd(mfdl.Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
+    algorithm = algorithms.mf_dsgd(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
     W_T, _ = gossip_messages(algorithm.dynamics.gossip, 3)
     N, times = local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
     seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(algorithm), row_steps=times)
@@ -356,8 +354,8 @@ def test_the_content_hash_is_of_all_that_a_view_says():
 
 
 def test_the_view_of_a_trust_model_is_a_view():
-    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
-    of_algorithm = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+    algorithm = algorithms.dp_dsgd(Dynamics(RING), Cyclic(2, 2))
+    of_algorithm = privacy.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
     view = trust.PNDP([0]).view(algorithm, 1, release="none")
     assert view.content_hash != trust.PNDP([1]).view(algorithm, 0, release="none").content_hash
     losses = view_losses(view, algorithm.participation)
@@ -380,7 +378,7 @@ def test_what_does_not_fit():
         (View(np.eye(4), np.eye(4), num_nodes=2, known_gradients=np.ones(2, bool)), EveryStep(2), {}, "no victim"),
     ):
         refuses(text, view_losses, given_view, scheme, **options)
-    unsupported("no public patterns", lambda: view_losses(view, mfdl.PoissonSampling(0.5, 2)))
+    unsupported("no public patterns", lambda: view_losses(view, PoissonSampling(0.5, 2)))
     refuses("known_noise must be a boolean mask", View, np.eye(2), np.eye(2), known_noise=np.ones(3, dtype=bool))
     refuses("entries that are 0 or at least 1e-300", lambda: View([[Fraction(1, 10**320)]], [[1]]))
     refuses("finite", lambda: View([[Fraction(1), math.nan]], [[1]]))

@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import mfdl
-from mfdl import PrivateNode
+from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, gossip, trust
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
@@ -436,19 +435,15 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     task = regression(16, 4, build=wide)
     instance = task.instance(0, 2)
     module = task.build_module()
-    algorithm = mfdl.algorithms.mafalda(
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 1.0), mfdl.Cyclic(1, 2)
-    )
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0
-    )
+    algorithm = algorithms.mafalda(Dynamics(gossip.metropolis_hastings("ring:n=4"), 1.0), Cyclic(1, 2))
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(
         torch.optim.SGD(module.parameters(), 1.0),
         module,
         calibrated,
         node=1,
-        keys=mfdl.NoiseKey.from_seed(0),
+        keys=NoiseKey.from_seed(0),
         loss=squared,
         batch_size=1,
         publish=False,
