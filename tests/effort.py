@@ -8,8 +8,6 @@ A property that says nothing gets Hypothesis's 100, by the profile that `conftes
 
 import os
 
-import hypothesis
-import pytest
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("MFDL_EFFORT", "0.05"))
@@ -20,15 +18,3 @@ SEED = int(os.environ["MFDL_SEED"]) if os.environ.get("MFDL_SEED") else None
 def examples(count: int) -> settings:
     """Settings of a property that deserves this many examples; no deadline, as the first call imports or compiles."""
     return settings(max_examples=max(min(count, FEWEST), round(EFFORT * count)), deadline=None)
-
-
-def given(*strategies, **named):
-    """Hypothesis's `given`; a number that comes first says how many examples the property deserves."""
-    if strategies and isinstance(strategies[0], int):
-        return lambda test: examples(strategies[0])(hypothesis.given(*strategies[1:], **named)(test))
-    return hypothesis.given(*strategies, **named)
-
-
-def each(names, *rows, **options):
-    """pytest's `parametrize` with its rows one by one."""
-    return pytest.mark.parametrize(names, rows, **options)

@@ -9,12 +9,10 @@ import safetensors.numpy
 import scipy.sparse as sp
 import torch
 from archives import edited, flipped, parsed
-from effort import each, examples, given
-from hypothesis import example
-from hypothesis import strategies as st
+from effort import examples
 from hypothesis.extra import numpy as numbers
-from refusals import refuses
 from storable_objects import SAMPLES
+from vocabulary import each, example, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, InvalidInput, Mechanism, Run, algorithms, archive, factorization, gossip

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.operators.structured import TimeNodeAxis
 

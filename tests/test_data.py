@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import each
-from refusals import refuses
 from typer.testing import CliRunner
+from vocabulary import each, refuses
 
 from mfdl import InvalidInput, data, progress
 from mfdl.commands.data_files import app

@@ -4,10 +4,8 @@ import math
 
 import pytest
 from _privacy import applied
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, account, algorithms, gossip, trust
 from mfdl.decor_search import decor_deviations

@@ -7,10 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import noise_error

@@ -7,11 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
+from vocabulary import assume, each, given, st
 
 from mfdl import (
     Cyclic,

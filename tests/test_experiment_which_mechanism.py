@@ -10,10 +10,8 @@ import _scenes as scenes
 import numpy as np
 import pytest
 import which_mechanism as which
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl.algorithms import noise_error, registry

@@ -13,11 +13,9 @@ import numpy as np
 import optimal_noise as optimal_noise
 import pytest
 import which_step_rule as which_step_rule
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
 from scipy import stats
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl.training import step_rules

@@ -6,10 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import (
     Cyclic,

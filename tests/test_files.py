@@ -11,10 +11,8 @@ import sys
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files, gossip
 

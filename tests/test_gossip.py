@@ -8,11 +8,9 @@ import io
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
 from scipy import sparse
+from vocabulary import each, given, refuses, st
 
 from mfdl import InvalidInput, gossip, graphs
 from mfdl.gossip import Gossip, GossipMatrix

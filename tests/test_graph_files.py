@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from effort import given
 from hypothesis import note
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import InvalidInput, graphs
 from mfdl.commands import main

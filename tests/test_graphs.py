@@ -10,9 +10,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import graphs
 from mfdl.testing import connected_graphs

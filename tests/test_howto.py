@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from page_session import blocks, dotted_names, in_fresh_interpreter, run_page, text_of, unresolved
-from refusals import refuses
+from vocabulary import refuses
 
 from mfdl.training.replay_config import EvaluatedStep
 

@@ -9,10 +9,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import assume, each, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, Privacy, algorithms, gossip, trust

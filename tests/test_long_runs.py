@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 from archives import edited
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism

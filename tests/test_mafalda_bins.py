@@ -5,9 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from effort import each
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import each, refuses, unsupported
 
 import mfdl
 from mfdl import (

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from _guarantees import guarantees
 from _privacy import applied
-from effort import each, given
-from hypothesis import example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, example, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, calibrate, factorization, gossip, trust

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH, ZIP
-from refusals import refuses
 from torch import nn
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, EveryStep, TrustModel, UnsupportedMechanism, algorithms, archive, gossip, trust

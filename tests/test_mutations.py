@@ -11,9 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from effort import each
 from mutations import run
-from refusals import refuses
+from vocabulary import each, refuses
 
 ROOT = Path(__file__).parents[1]
 MUTATIONS = run.load()

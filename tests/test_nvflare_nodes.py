@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from refusals import refuses
+from vocabulary import refuses
 
 from experiments.real_nodes import auditing
 from experiments.real_nodes.folder import NodeFolder

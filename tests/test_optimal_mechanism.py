@@ -9,10 +9,8 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from test_trust import GAP, dynamics, privacy, settings_of_noise
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import EveryStep, InvalidInput, TrustModel, UnsupportedMechanism

@@ -17,11 +17,10 @@ import machines
 import pytest
 import pythons
 import yaml
-from effort import each
 from installed_wheel import unpacked_source, wheel_of
 from page_session import run_page
 from readme_session import quick_blocks
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl.errors import EXTRAS, InvalidInput, MissingExtra, imported

@@ -12,10 +12,8 @@ import pytest
 import torch
 from _guarantees import guarantees
 from archives import edited
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, archive, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics

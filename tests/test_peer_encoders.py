@@ -11,10 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy.linalg import toeplitz
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.factorization import from_jax_privacy, from_opake

@@ -4,12 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import assume, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import UnsupportedMechanism, algorithms, gossip, trust

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
-from refusals import refuses
+from vocabulary import refuses
 
 import mfdl
 from mfdl import Losses, Privacy, algorithms, audit, factorization, gossip, progress, trust

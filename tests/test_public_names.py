@@ -8,7 +8,7 @@ import sys
 import types
 
 import pytest
-from refusals import refuses
+from vocabulary import refuses
 
 import mfdl
 

@@ -12,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from real_nodes import auditing, frames, launching
 from real_nodes.folder import NodeFolder
 from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
 from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import files

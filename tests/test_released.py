@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust

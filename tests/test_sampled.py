@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import given
 from exact import inverse
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, EveryStep, NoiseKey, PoissonSampling, algorithms, archive, gossip, trust

@@ -9,8 +9,7 @@ import pytest
 import safetensors.numpy
 import scipy.sparse as sp
 from archives import edited
-from effort import each, given
-from refusals import refuses
+from vocabulary import each, given, refuses
 
 from mfdl import (
     BallsInBins,

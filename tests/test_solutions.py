@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import each, given, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip

@@ -9,10 +9,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import gossip, graphs, tasks

@@ -9,12 +9,9 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
 from spatio_temporal_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
+from vocabulary import each, example, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.algorithms import noise_error, spatio_temporal_noise

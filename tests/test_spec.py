@@ -4,9 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, EveryStep, InvalidInput, MinSeparation, gossip, graphs, partition, released, trust

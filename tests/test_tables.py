@@ -8,11 +8,10 @@ import networkx as nx
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import each
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from refusals import refuses
 from small_tasks import classes, regression
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, algorithms, gossip, graphs, replay, trust

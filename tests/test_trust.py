@@ -8,11 +8,9 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, algorithms, gossip, trust

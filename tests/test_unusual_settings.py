@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from effort import each
+from vocabulary import each
 from wrong_turns import D, P, W
 
 import mfdl

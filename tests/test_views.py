@@ -7,12 +7,10 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH
-from refusals import refuses
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, EveryStep, UnsupportedMechanism, View, algorithms, trust

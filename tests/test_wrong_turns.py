@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import each
-from refusals import refuses
+from vocabulary import each, refuses
 from wrong_turns import (
     AB,
     AP,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from refusals import refuses
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from vocabulary import refuses
 from wrong_turns import TASK, A, G, M, W, entropy, linear, require_refused, same, task, x, y
 
 from mfdl import replay, tasks

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
 from small_tasks import regression
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import InvalidInput, algorithms, factorization

@@ -5,10 +5,8 @@ import itertools
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, NoiseKey, Privacy, algorithms, calibrate, gossip, privacy

@@ -6,9 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, LinearAlgorithm, algorithms, gossip, trust

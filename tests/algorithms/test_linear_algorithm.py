@@ -6,10 +6,8 @@ import hashlib
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip
 from mfdl.algorithms.round import SHAPES, Round, digests, map_digest, with_input_scale

@@ -6,10 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, tasks, trust

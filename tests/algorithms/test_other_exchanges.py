@@ -6,10 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 from mfdl import Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip
 from mfdl.operators import Kronecker

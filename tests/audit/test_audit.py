@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import each
 from matplotlib.figure import Figure
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, account, calibrate

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from effort import given
-from hypothesis import strategies as st
 from scipy import stats
+from vocabulary import given, st
 
 import mfdl
 from mfdl import InvalidInput, NoiseKey, audit, trust

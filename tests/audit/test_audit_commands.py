@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from effort import each
+from vocabulary import each
 
 from mfdl import files
 from mfdl.audit import Training

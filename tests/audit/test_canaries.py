@@ -6,9 +6,8 @@ import itertools
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import given
-from hypothesis import strategies as st
 from last_bits import nudged
+from vocabulary import given, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry

@@ -7,13 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import given
-from hypothesis import example
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from scipy import stats
 from scipy.optimize import linprog
 from scipy.special import comb
+from vocabulary import example, given, refuses, st, unsupported
 
 import mfdl
 from mfdl.algorithms import registry

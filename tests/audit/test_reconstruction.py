@@ -7,9 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct

@@ -5,8 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from effort import each
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Privacy, algorithms, gossip, graphs, privacy, trust

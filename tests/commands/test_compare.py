@@ -11,9 +11,8 @@ import re
 import joblib
 import numpy as np
 import pytest
-from effort import each
 from finished_runs import step_frame
-from refusals import refuses
+from vocabulary import each, refuses
 
 from mfdl import Cyclic, Dynamics, Privacy, algorithms, calibrate, data, gossip, graphs, privacy, replay, tasks, trust
 from mfdl.algorithms import registry

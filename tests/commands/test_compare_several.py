@@ -5,10 +5,9 @@ import json
 import shutil
 
 import pytest
-from effort import each
 from finished_runs import BUDGETS, COMPARED, step_frame
-from refusals import refuses
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl.commands import main

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import each
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, factorization, gossip

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
-from effort import each
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, extensions, gossip, trust

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from _privacy import applied
-from effort import each
+from vocabulary import each
 
 import mfdl
 from mfdl.commands import main

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from effort import each
+from vocabulary import each
 
 import mfdl
 

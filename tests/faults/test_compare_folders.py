@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from refusals import refuses
+from vocabulary import refuses
 
 from mfdl import files
 from mfdl.commands import main

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import EFFORT, each, given
+from effort import EFFORT
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, ErrorWeights, InvalidInput

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from refusals import refuses
+from vocabulary import refuses
 
 from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files
 from mfdl.commands import main

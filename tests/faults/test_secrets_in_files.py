@@ -7,8 +7,8 @@ import pytest
 import torch
 from archives import flipped
 from noises import philox_key
-from refusals import refuses
 from small_tasks import regression
+from vocabulary import refuses
 
 from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
 from mfdl.algorithms import registry

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import strategies as st
 from noises import OwnNoise, cases
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 from mfdl import noise as noises
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise

@@ -7,11 +7,9 @@ import warnings
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from noises import KINDS, STRUCTURED, OwnNoise, all_steps, base_noise, cases, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput, UnusualSetting
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz

@@ -6,11 +6,8 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, example, given, refuses, st
 
 import mfdl
 from mfdl import gossip

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip

@@ -7,10 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, graphs
 from mfdl.factorization import evaluate, factorize, problem, square_root_encoder

@@ -8,11 +8,9 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, graphs

@@ -9,11 +9,8 @@ import tracemalloc
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, example, given, refuses, st
 
 from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip
 from mfdl.gossip import GossipMatrix

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
 from hypothesis import settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.operators import Kronecker, OutputRecursion

@@ -7,10 +7,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl_papers as papers
 from mfdl import gossip, graphs, node_covariances

@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
+from vocabulary import each, given, st
 
 import mfdl
 from mfdl.commands import main

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from mnist_files import register_mnist
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 import mfdl_papers as papers

@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl_papers as papers
 import mfdl_solvers

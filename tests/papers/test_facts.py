@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from effort import FEWEST, examples
-from refusals import refuses
+from vocabulary import refuses
 
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import each
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 import mfdl_papers as papers

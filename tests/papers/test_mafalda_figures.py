@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from effort import each
+from vocabulary import each
 from writers_of_digits import put_femnist
 
 import mfdl

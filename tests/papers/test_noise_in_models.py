@@ -7,11 +7,9 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
 from hypothesis import settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Dynamics, gossip, graphs, node_covariances
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences

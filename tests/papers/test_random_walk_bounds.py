@@ -8,10 +8,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust

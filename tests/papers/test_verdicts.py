@@ -5,11 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy import stats
+from vocabulary import assume, each, given, refuses, st
 
 from mfdl_papers.figures import VERDICTS, Verdict, paired_effects, verdicts
 from mfdl_papers.figures.verdicts import Effect

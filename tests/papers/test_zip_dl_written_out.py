@@ -5,10 +5,9 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
+from vocabulary import each, given, st
 
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.testing import connected_graphs

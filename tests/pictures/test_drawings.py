@@ -8,13 +8,12 @@ from xml.etree import ElementTree
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from last_bits import nudged
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
+from vocabulary import given, st
 
 from mfdl import graphs
 from mfdl.pictures import looks

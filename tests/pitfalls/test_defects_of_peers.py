@@ -11,10 +11,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses
 from small_tasks import module_at, regression, squared
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, PoissonSampling

@@ -10,9 +10,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each
 from numpy.testing import assert_array_equal
-from refusals import refuses
+from vocabulary import each, refuses
 
 from mfdl import (
     Cyclic,

@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import NoiseKey, Privacy, View, account, algorithms, gossip, noise_scale, trust

@@ -9,11 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust

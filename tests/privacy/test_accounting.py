@@ -8,11 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import assume, given, refuses, st
 
 from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, TrustModel, View, account, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics

@@ -7,12 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
 from scipy.stats import norm
+from vocabulary import assume, each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy.stats import norm
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.privacy import bin_gram, gaussian

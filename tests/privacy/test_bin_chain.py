@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from _privacy import applied
 from drawn_encoders import banded, buffered, inverse, toeplitz
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust

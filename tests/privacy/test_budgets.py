@@ -6,10 +6,7 @@ import math
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import assume, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, Guarantee, InvalidInput, NoiseKey, algorithms, gossip, trust

@@ -8,9 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, check, gossip, trust

@@ -9,10 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from effort import given
-from hypothesis import example
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import example, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust

@@ -7,9 +7,8 @@ from fractions import Fraction
 import flint
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import each, given, st
 
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.entries import has_few_bits

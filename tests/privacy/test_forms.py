@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sp
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
 from threadpoolctl import threadpool_limits
+from vocabulary import assume, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.gossip import GossipMatrix

@@ -7,12 +7,9 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume, example
-from hypothesis import strategies as st
 from loss_numbers import EXTRA_DIGITS, SLACK, deltas, epsilons, exact_a, log_uniform, mu_and_epsilon, mus
-from refusals import refuses
 from scipy.special import erfcx
+from vocabulary import assume, each, example, given, refuses, st
 
 from mfdl.privacy import gaussian
 from mfdl.privacy.gaussian import (

@@ -8,9 +8,7 @@ import json
 import math
 
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Guarantee, InvalidInput
 from mfdl.display import rounded_up

@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism

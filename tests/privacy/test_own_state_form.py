@@ -7,11 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import assume, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, TrustModel, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks

@@ -7,12 +7,9 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
 from small_tasks import regression
+from vocabulary import assume, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Dynamics, Privacy, algorithms, gossip, trust

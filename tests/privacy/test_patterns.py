@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust

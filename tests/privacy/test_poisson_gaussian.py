@@ -6,10 +6,8 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import common
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy import special, stats
+from vocabulary import each, given, refuses, st
 
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import PoissonGaussian, poisson_gaussian

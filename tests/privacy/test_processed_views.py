@@ -10,11 +10,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import (

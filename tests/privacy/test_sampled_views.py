@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import assume, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Guarantee, PoissonSampling, View, algorithms, gossip, trust

@@ -7,9 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized

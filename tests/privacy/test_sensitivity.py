@@ -6,12 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import given
 from exact import inverse
-from hypothesis import example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import example, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.factorization import square_root_encoder

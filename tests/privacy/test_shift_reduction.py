@@ -6,11 +6,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import assume, each, given, refuses, st
 
 from mfdl import gossip, graphs
 from mfdl.privacy.adaptive.repeated_rounds import worst_patterns

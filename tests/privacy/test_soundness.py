@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
+from vocabulary import given, st
 
 from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms, gossip, trust
 from mfdl.algorithms import from_maps

@@ -7,11 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import given
 from exact import inverse
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import unsupported
+from vocabulary import given, st, unsupported
 
 from mfdl import Cyclic, Dynamics, EveryStep, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _guarantees import guarantees
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import (

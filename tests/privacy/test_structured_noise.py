@@ -7,11 +7,9 @@ from fractions import Fraction
 import exact
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, EveryStep, MinSeparation, UnsupportedMechanism, algorithms, trust

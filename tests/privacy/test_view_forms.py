@@ -8,10 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import assume, given, st
 
 import mfdl_papers as papers
 from mfdl import Dynamics, EveryStep, View, algorithms, gossip, trust

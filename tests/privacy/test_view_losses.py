@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, Dynamics, EveryStep, PoissonSampling, View, algorithms, gossip, privacy, trust
 from mfdl.entries import as_fractions

@@ -13,10 +13,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.commands import main

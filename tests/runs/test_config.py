@@ -6,9 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.runs import Cell, Tuning

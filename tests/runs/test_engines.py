@@ -8,8 +8,7 @@ import distributed
 import pytest
 import test_running
 import torch
-from effort import each
-from refusals import refuses
+from vocabulary import each, refuses
 from work_of_workers import dies, dies_once, threads
 
 import mfdl

@@ -8,9 +8,8 @@ import matplotlib.figure
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each
 from matplotlib.figure import Figure
-from refusals import refuses
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl.participation import EveryStep

@@ -8,7 +8,7 @@ import shutil
 import joblib
 import numpy as np
 import pytest
-from refusals import refuses
+from vocabulary import refuses
 
 import mfdl
 from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running

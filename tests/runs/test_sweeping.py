@@ -5,10 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from test_running import content
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.commands import main

@@ -10,9 +10,8 @@ import io
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from rich.console import Console
+from vocabulary import given, st
 
 import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust

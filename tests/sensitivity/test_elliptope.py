@@ -5,10 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl.sensitivity import elliptope
 from mfdl.sensitivity.elliptope import certified_upper_bound, closed_form_bounds, maximise

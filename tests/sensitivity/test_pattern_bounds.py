@@ -7,12 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import each, given
 from hypothesis import settings
-from hypothesis import strategies as st
 from last_bits import nudged
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, trust

@@ -8,10 +8,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
+from vocabulary import each, given, st
 
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single

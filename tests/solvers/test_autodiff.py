@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import each, given
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses
 
 from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective

@@ -8,10 +8,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from drawn_encoders import banded, toeplitz
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, lower_bound
 from mfdl_solvers.balls_in_bins_encoder import bin_gram, solve

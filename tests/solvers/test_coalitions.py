@@ -9,13 +9,11 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each, given
 from exact import inverse
-from hypothesis import assume, reject
-from hypothesis import strategies as st
+from hypothesis import reject
 from last_bits import nudged
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import assume, each, given, refuses, st
 
 import mfdl_solvers
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from _modes import mode_problems
 from _solved import assert_feasible, averaging, one_of_both
-from effort import each, given
-from hypothesis import assume, example
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import assume, each, example, given, refuses, st
 
 from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective

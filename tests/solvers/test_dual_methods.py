@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 from _solved import assert_feasible, averaging, every_index_alone, one_of_both
-from effort import given
 from hypothesis import settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective

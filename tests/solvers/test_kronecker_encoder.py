@@ -19,10 +19,8 @@ from _modes import (
     per_mode_gram,
     product_gram,
 )
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl.noise.causal import MAX_JOINT_SIZE
 from mfdl.testing import encoders, optimal_loss_reference

@@ -9,9 +9,7 @@ from pathlib import Path
 import cvxpy
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.graphs import adjacency, load_sparse
 from mfdl.testing.strategies import connected_graphs

@@ -6,10 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from effort import given
-from hypothesis import strategies as st
 from last_bits import nudged
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.testing import ALL_SCHEMES, participations

@@ -7,11 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
 from tests.solvers._encoders import KINDS, SHARES, banded, dense, encoders, toeplitz
+from vocabulary import each, given, refuses, st
 
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl.sensitivity.encoder_bounds import structured_bound

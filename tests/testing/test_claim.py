@@ -8,10 +8,7 @@ import traceback
 import networkx as nx
 import numpy as np
 import pytest
-from effort import each
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import assume, each, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.testing import brute_force_sensitivity, check_claim, claim, describe, encoders, participations, strategies

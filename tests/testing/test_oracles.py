@@ -7,11 +7,8 @@ import mpmath
 import numpy as np
 import oracle_agreement as agreement
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import assume, each, given, refuses, st
 
 from mfdl.testing import strategies
 from mfdl.testing.oracles import (

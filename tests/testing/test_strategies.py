@@ -9,11 +9,9 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from effort import given
 from hypothesis import Phase, find, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, gossip

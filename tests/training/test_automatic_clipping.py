@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
 from small_tasks import classes, regression, slow_means, slow_sums, squared
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, replay, trust

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from refusals import refuses
 from small_tasks import module_at, regression, squared
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl.errors import InvalidInput

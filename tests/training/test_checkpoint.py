@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from archives import edited
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from small_tasks import regression
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, EveryStep, InvalidInput, NoiseKey, algorithms, files, gossip, replay, trust

@@ -6,10 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from refusals import refuses
+from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.training import clipping

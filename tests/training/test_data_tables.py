@@ -6,11 +6,8 @@ import io
 
 import numpy as np
 import pytest
-from effort import each, given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses
 from sklearn.datasets import dump_svmlight_file
+from vocabulary import assume, each, given, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.training.tasks.data_table import TableColumn

@@ -6,10 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from small_tasks import classes, some_models
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, partition, replay, trust

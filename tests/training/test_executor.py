@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import given, st
 
 from mfdl import Cyclic, Dynamics, NoiseKey, gossip
 from mfdl.testing import ALL_NAMES, NAMES, build_algorithm, linear_algorithms

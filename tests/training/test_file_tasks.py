@@ -6,9 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import InvalidInput, graphs, tasks
 from mfdl.errors import MissingExtra

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import given
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy import special
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl.errors import InvalidInput

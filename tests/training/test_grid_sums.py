@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from small_tasks import module_at, regression, squared
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl.training.clipping import clipped_rows

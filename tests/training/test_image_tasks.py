@@ -15,11 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from mnist_files import idx, register_mnist
-from refusals import refuses
 from small_tasks import slow_sums, some_models
+from vocabulary import each, given, refuses, st
 from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
 from mfdl import data, files, tasks

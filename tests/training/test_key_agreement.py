@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import each, given
 from hypothesis import settings
-from hypothesis import strategies as st
 from noises import philox_key
 from numpy.testing import assert_array_equal
-from refusals import refuses
 from small_tasks import regression
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.noise import IndependentNoise, StepNoise, ZeroNoise

@@ -7,12 +7,10 @@ import pickle
 
 import numpy as np
 import pytest
-from effort import each, given
 from hypothesis import settings
-from hypothesis import strategies as st
 from noises import philox_key
 from numpy.testing import assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl.training import philox
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block

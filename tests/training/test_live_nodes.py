@@ -11,9 +11,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from refusals import refuses, unsupported
 from small_tasks import squared
 from torch import nn
+from vocabulary import refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import small_tasks
 import torch
-from effort import each, given
 from finished_runs import step_frame
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
 from small_tasks import classes, module_at, regression, some_models
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust

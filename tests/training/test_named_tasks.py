@@ -11,9 +11,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each
-from refusals import refuses
 from small_tasks import slow_sums, some_models
+from vocabulary import each, refuses
 
 from mfdl import data, partition, tasks
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import each
-from refusals import refuses, unsupported
 from small_tasks import module_at, regression, squared
 from torch import nn
+from vocabulary import each, refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode

@@ -6,12 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose
-from refusals import unsupported
 from small_tasks import classes, slow_gradients, squared
+from vocabulary import given, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, replay, trust

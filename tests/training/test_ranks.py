@@ -12,10 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from effort import given
-from hypothesis import assume
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import assume, given, refuses, st
 
 import mfdl
 from mfdl.algorithms.round import MAPS, SHAPES

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from archives import flipped
-from refusals import refuses
 from test_ranks import CYCLIC, DYNAMICS, EXACT, TASK, calibrated, mechanisms
+from vocabulary import refuses
 
 import mfdl
 from mfdl.errors import InvalidInput, RankLost

@@ -8,13 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import unsupported
 from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from vocabulary import each, given, st, unsupported
 
 from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, gossip, trust
 from mfdl.training.clip_rules import Automatic

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from effort import each
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
 from small_tasks import classes, regression
+from vocabulary import each, refuses, unsupported
 
 from mfdl import Cyclic, EveryStep, InvalidInput, NoiseKey, Privacy, algorithms, gossip, trust
 from mfdl import replay as train

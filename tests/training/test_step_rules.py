@@ -7,11 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses, unsupported
 from small_tasks import classes, module_at, regression
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, replay, trust

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import each, given
-from hypothesis import strategies as st
 from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refuses
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, algorithms, gossip, node_covariances
 from mfdl.factorization.encoders import Inverse, Toeplitz

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from scipy import stats
+from vocabulary import each, given, refuses, st
 
 from mfdl import partition, tasks
 

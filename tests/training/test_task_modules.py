@@ -6,12 +6,10 @@ import functools
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from small_tasks import mlp, regression
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, tasks, trust

@@ -6,11 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses
 from small_tasks import classes, mlp, module_at, regression, slow_sums, some_models
 from torch import nn
+from vocabulary import each, given, refuses, st
 
 from mfdl import partition
 from mfdl.training.tasks import instance as instances

@@ -11,12 +11,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from effort import each, given
-from hypothesis import strategies as st
-from refusals import refuses, unsupported
 from small_tasks import clipped, module_at, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
+from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import InvalidInput, PrivateNode

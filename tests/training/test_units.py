@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import given
-from hypothesis import example, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from numpy.testing import assert_allclose
-from refusals import refuses, unsupported
 from small_tasks import regression, slow_means, some_models
 from torch import nn
+from vocabulary import example, given, refuses, st, unsupported
 
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.privacy.gaussian import record_shift

@@ -12,11 +12,8 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pytest
-from effort import given
 from folders import RECORD, Page, made_up
-from hypothesis import example
-from hypothesis import strategies as st
-from refusals import refuses
+from vocabulary import example, given, refuses, st
 
 import mfdl
 from mfdl.commands import main
