@@ -12,16 +12,16 @@ from archives import edited, flipped, parsed
 from effort import examples
 from hypothesis.extra import numpy as numbers
 from storable_objects import SAMPLES
-from vocabulary import each, example, given, refuses, st
+from vocabulary import dynamics_on, each, example, given, refuses, st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, InvalidInput, Mechanism, Run, algorithms, archive, factorization, gossip
+from mfdl import BallsInBins, Cyclic, InvalidInput, Mechanism, Run, algorithms, archive, factorization
 from mfdl.factorization.solutions import Solutions
 from mfdl.storable import storable, storable_names
 from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 ASKED = {"trust": mfdl.trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 0.7}
 MECHANISM = mfdl.calibrate(algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2), mfdl.Privacy(**ASKED), noise_std=2.0)
 OF_BINS = mfdl.calibrate(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), mfdl.Privacy(**ASKED), noise_std=2.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import given, refuses, st
+from vocabulary import ZERO_OUT, given, refuses, st
 
 import mfdl
 from mfdl import InvalidInput, NoiseKey, gossip
@@ -16,7 +16,6 @@ from mfdl.testing import connected_graphs, gossip_matrices, pinv_gram
 from mfdl.training.executor import Executor
 
 SEEDS = st.integers(0, 2**32 - 1)
-HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def dense(sequence, rounds):
@@ -156,7 +155,7 @@ def test_a_run_that_shows_nobody_is_calibrated(mu):
     W, online = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
     dynamics = mfdl.Dynamics(gossip.node_dropout(W, online), 0.5)
     algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), online)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP([0]), **HOW), mu=mu)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP([0]), **ZERO_OUT), mu=mu)
     assert mechanism.noise_std < 1e-300
     assert mechanism.guarantee.mu <= 8
 
@@ -166,7 +165,7 @@ def test_equal_rounds_are_one_matrix():
     noise = []
     for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.node_dropout(W, np.ones((6, 5), dtype=bool))):
         algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(either, 0.1), participation)
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP(attackers=[1]), **HOW), mu=1.0)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP(attackers=[1]), **ZERO_OUT), mu=1.0)
         noise.append(mechanism.noise_std)
         assert len(algorithm.kinds) == 1
     assert noise == pytest.approx([noise[0]] * 3, rel=1e-9)

@@ -5,7 +5,7 @@ import math
 import pytest
 from _privacy import applied
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, account, algorithms, gossip, trust
 from mfdl.decor_search import decor_deviations
@@ -117,10 +117,6 @@ def test_bad_input_is_refused(more, text):
 def test_user_level_needs_every_step():
     refuses("every step", lambda: decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), Privacy(**USER), mu=1.0))
     (deviations,) = decor_deviations(
-        Dynamics(MH("ring:n=5")),
-        Cyclic(2, 2),
-        Privacy(adjacency="zero-out", clip_norm=1.0, unit="record"),
-        mu=1.0,
-        positions=(1.0,),
+        Dynamics(MH("ring:n=5")), Cyclic(2, 2), Privacy(unit="record", **ZERO_OUT), mu=1.0, positions=(1.0,)
     )
     assert_allclose(deviations.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import noise_error
@@ -330,7 +330,7 @@ def test_an_account_is_of_the_schedule_it_names():
     for rule, rates in ((None, 1.0), ("inverse-time:0.05", 1 / (1 + np.arange(4) / 0.05))):
         config = AccountConfig(**options, release="none", lr_schedule=rule)
         account = run_account(config, progress=False)
-        dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), rates)
+        dynamics = dynamics_on("path:n=4", rates)
         algorithm = algorithms.dp_dsgd(dynamics, EveryStep(4))
         wanted = [
             loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")

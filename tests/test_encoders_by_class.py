@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
-from vocabulary import assume, each, given, st
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, st
 
 from mfdl import (
     Cyclic,
@@ -177,7 +177,7 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
         )
         assert loss.bound == "exact"
         assert 1 - 1e-9 <= loss.sensitivity_squared <= 1 + 1e-6
-    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     assert 1.0 <= calibrated.noise_std <= 1 + 1e-6
     assert_allclose(calibrated.objective, algorithm.factorization.objective, rtol=1e-6)
 
@@ -245,7 +245,7 @@ def test_a_class_that_stops_early_says_so():
 @each(
     "dynamics, scheme, weights",
     (STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), ErrorWeights()),
-    (Dynamics(gossip.metropolis_hastings("path:n=4")), Cyclic(2, 1), ErrorWeights(target=[1, 0, 0, 0])),
+    (dynamics_on("path:n=4"), Cyclic(2, 1), ErrorWeights(target=[1, 0, 0, 0])),
 )
 def test_given_encoders_are_judged_under_each_nodes_own_participation(dynamics, scheme, weights):
     best = factorize_nodes(dynamics, scheme, weights=weights)
@@ -320,7 +320,7 @@ def test_seeds_of_three_help_against_single_insiders():
 
 
 def test_pairs_on_a_complete_graph_against_one_and_two_insiders():
-    complete = Dynamics(gossip.metropolis_hastings("complete:n=5"))
+    complete = dynamics_on("complete:n=5")
     alone = algorithms.mafalda(complete, SCHEME).factorization.objective
     factorization = [optimal_kronecker(complete, SCHEME, coalition_size=q) for q in (1, 2)]
     assert_allclose(

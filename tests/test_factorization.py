@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 from mfdl import (
     Cyclic,
@@ -286,7 +286,7 @@ def test_a_loss_beyond_float64_is_refused(solve):
             solve(SMALL, Cyclic(4, 1), weights=ErrorWeights([weight] * 4))
 
 
-RING_DYNAMICS, PART = Dynamics(gossip.metropolis_hastings("ring:n=5"), 0.5), Cyclic(2, 3)
+RING_DYNAMICS, PART = dynamics_on("ring:n=5", 0.5), Cyclic(2, 3)
 
 
 @given(

@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
-from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files, gossip
+from mfdl import Cyclic, InvalidInput, factorization, files
 
 
 def test_bytes_text_and_json_arrive_whole(tmp_path):
@@ -127,7 +127,7 @@ def test_values_that_are_not_json(tmp_path, value):
 
 
 # ---- factorizations in files: their claims ---------------------------------------------------------------
-PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
+PATH = dynamics_on("path:n=4")
 SCHEME = Cyclic(2, 2)
 GROUPS = [[0, 1, 2], [1, 2, 3]]
 SOLVED = {

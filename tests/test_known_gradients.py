@@ -9,7 +9,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from vocabulary import assume, each, given, refuses, st
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, Privacy, algorithms, gossip, trust
@@ -23,7 +23,7 @@ from mfdl.testing import gossip_matrices
 from mfdl.trust import TrustModel, neighbourhood
 
 T, N = 4, 3
-RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+RING = dynamics_on("ring:n=3", 0.5)
 SCHEMES = {
     "every step": EveryStep(T), "cyclic": Cyclic(2, 2), "poisson": PoissonSampling(0.2, T),
     "bins": BallsInBins(2, 2), "one bin": BallsInBins(T, 1), "bins by samples": BallsInBins(2, 2),
@@ -89,7 +89,7 @@ def test_a_known_gradient_is_no_secret_under_any_participation(scheme, noise, vi
 
 @pytest.mark.parametrize("name", ["per-mode", "joint"])
 def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
-    algorithm = algorithms.build(name, Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BallsInBins(2, 3))
+    algorithm = algorithms.build(name, dynamics_on("ring:n=4", 0.5), BallsInBins(2, 3))
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     of_first = np.array([True, False, False, False])
     model = TrustModel.from_masks(seen=np.ones(4, bool), known_gradients=of_first)
@@ -99,7 +99,7 @@ def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     for u, curve in guarantee.by_victim().items():
         assert (curve.epsilon(1e-5) == math.inf) == (u == "0")
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(algorithm, mfdl.Privacy(model, **ZERO_OUT), epsilon=1.0, delta=1e-5)
 
 
 def test_attackers_that_know_their_own_gradients_are_no_victims():
@@ -151,7 +151,7 @@ def test_a_victim_among_a_hundred_thousand_comes_closer_with_the_radius():
         near = neighbourhood(ring, 50, [46], radius=radius)
         built = algorithms.dp_dsgd(Dynamics(near.gossip), Cyclic(epochs=4, period=2))
         collected.append(loss(built, near.trust, near.victim, "none").sensitivity_squared)
-    small = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=40")), Cyclic(epochs=4, period=2))
+    small = algorithms.dp_dsgd(dynamics_on("ring:n=40"), Cyclic(epochs=4, period=2))
     exact = loss(small, trust.PNDP([6]), 10, "none").sensitivity_squared
     assert collected == sorted(collected, reverse=True)
     assert collected[0] > 2 * collected[-1]
@@ -229,9 +229,7 @@ def test_the_loss_of_the_first_steps_lies_between_what_is_reached_and_that_of_th
     noise = LocalNoise(given_encoder, NODES)
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP, 0.3), scheme)
     algorithm = dataclasses.replace(algorithm, noise=noise)
-    mechanism = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=2.0
-    )
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=2.0)
     so_far = mechanism.guarantee_after(steps)
     assert so_far.mu >= reached(given_encoder.dense(), scheme, steps) / 2.0 * (1 - 1e-9)
     assert so_far.mu <= mechanism.guarantee.mu
@@ -246,7 +244,7 @@ def reached_bound(C, short):
 
 
 def calibrated(algorithm, trust, **more):
-    return mfdl.calibrate(algorithm, mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0, **more), mu=1.0)
+    return mfdl.calibrate(algorithm, mfdl.Privacy(trust, **more, **ZERO_OUT), mu=1.0)
 
 
 DYNAMICS = mfdl.Dynamics(GOSSIP, [0.5, 0.4, 0.3, 0.3, 0.2, 0.1], gossip_rounds=2)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from archives import edited
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism
@@ -42,9 +42,7 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(
 ):
     T = 8
     rate = 1 / np.sqrt(np.arange(1, T + 1)) if falls else 1.0
-    dynamics = Dynamics(
-        mfdl.gossip.metropolis_hastings(graph), rate, gossip_rounds=rounds, momentum=momentum, weight_decay=decay
-    )
+    dynamics = dynamics_on(graph, rate, gossip_rounds=rounds, momentum=momentum, weight_decay=decay)
     counted = {"weights": ErrorWeights.parse(weights), "counted_models": counted_models}
     setting = Setting(dynamics, Cyclic(2, 4), **counted)
     rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
@@ -95,7 +93,7 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
     )
     assert free.objective < 0.97 * alike.objective
     algorithm = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.objective, rel=1e-9))
     with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
         factorize_long(PLAIN, Cyclic(1, 50_000), form="banded-inverse", progress=False)
@@ -129,7 +127,7 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
         factorization.encoder.memory,
     )
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     per_unit = mechanism.guarantee.sensitivity**2 * noise_error(algorithm, weights=weights).value
     assert per_unit == pytest.approx(factorization.objective, rel=1e-9)
     assert (
@@ -198,7 +196,7 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     )
     algorithm = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
     assert not algorithm.noise.causal.in_blocks
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     assert mechanism.objective == pytest.approx(factorization.objective, rel=1e-9)
     refuses("was made for", lambda: mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4)))
 

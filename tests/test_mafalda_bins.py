@@ -6,20 +6,10 @@ import json
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from vocabulary import each, refuses, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses, unsupported
 
 import mfdl
-from mfdl import (
-    BallsInBins,
-    Cyclic,
-    Dynamics,
-    ErrorWeights,
-    InvalidInput,
-    UnsupportedMechanism,
-    algorithms,
-    gossip,
-    sweep,
-)
+from mfdl import BallsInBins, Cyclic, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, sweep
 from mfdl.algorithms import kronecker_bins, mafalda_bins, noise_error, registry
 from mfdl.commands import main
 from mfdl.factorization import factorize_balls_in_bins
@@ -30,10 +20,10 @@ from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import shared_by
 from mfdl.runs.sweep_config import SweepConfig
 
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
+DYNAMICS = dynamics_on("path:n=3")
 BINS = BallsInBins(2, 3)
 TARGET = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
-PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
 NOISE = mfdl.privacy.noise_of_bins(bins=3, **TARGET)
 ASKED = ["--graph", "path:n=3", "--epochs", "2", "--period", "3", "--delta", "1e-5", "--adjacency", "zero-out"]
 SECRET = [*ASKED, "--participation", "balls-in-bins", "--epsilon", "2"]
@@ -187,10 +177,7 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     assert (done["finished"], done["failed"]) == (2, 0)
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
-    dynamics, arguments = (
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")),
-        {"delta": 1e-5, "adjacency": "zero-out"},
-    )
+    dynamics, arguments = (dynamics_on("ring:n=3"), {"delta": 1e-5, "adjacency": "zero-out"})
     targets = [
         mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **arguments) for mu in options["mu"]
     ]
@@ -244,7 +231,7 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
 
 
 # ---- over nodes too --------------------------------------------------------------------------------------------------
-OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
+OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
 
 
 @pytest.mark.slow
@@ -284,7 +271,7 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
     assert 1.99 < row["epsilon"] <= 2
 
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
+RING = dynamics_on("ring:n=6")
 
 
 def hull_gram(M):

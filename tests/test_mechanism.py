@@ -9,7 +9,7 @@ import pytest
 from _guarantees import guarantees
 from _privacy import applied
 from numpy.testing import assert_allclose
-from vocabulary import each, example, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, example, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, calibrate, factorization, gossip, trust
@@ -82,9 +82,7 @@ def test_replace_one_needs_twice_the_noise():
 
 def test_the_noise_of_anti_pgd_holds_its_sensitivity():
     """With sensitivity left out it would be 214 times too small at 20 epochs of 16 steps."""
-    anti = calibrate(
-        algorithms.anti_pgd(DYN, Cyclic(20, 16)), Privacy(LDP, adjacency="zero-out", clip_norm=1.0), mu=2.0
-    )
+    anti = calibrate(algorithms.anti_pgd(DYN, Cyclic(20, 16)), Privacy(LDP, **ZERO_OUT), mu=2.0)
     assert_allclose(anti.noise_std, math.sqrt(45920) / 2, rtol=1e-10)
     # z_t - z_{t-1} has variance 2, but 1 at the first step.
     assert_allclose(anti.injected_noise_std, anti.noise_std * math.sqrt((1 + 2 * 319) / 320), rtol=1e-12)
@@ -173,9 +171,7 @@ def test_only_a_bound_that_is_attained_is_called_exact():
         algorithms.dp_dsgd(DYN, EveryStep(3)),
     ):
         calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), mu=1.0)
-        certified = mfdl.losses(
-            algorithm, mfdl.Privacy(CIRCUMSTANCES["trust"], adjacency="zero-out", clip_norm=1.0)
-        ).worst
+        certified = mfdl.losses(algorithm, mfdl.Privacy(CIRCUMSTANCES["trust"], **ZERO_OUT)).worst
         assert calibrated.guarantee.bound == certified.bound
     assert calibrated.guarantee.bound == "exact"
 
@@ -270,7 +266,7 @@ def test_in_every_step_is_read_from_the_patterns(patterns, steps):
 
 
 def test_a_lipschitz_claim_does_not_reach_user_level():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), EveryStep(3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4", 0.3), EveryStep(3))
     options = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "release": "none"}
     for attempt in (
         lambda: calibrate(algorithm, Privacy(unit="user", lipschitz=1.0, **options), mu=1.0),
@@ -379,8 +375,8 @@ def test_two_mechanisms_share_a_hash_only_when_they_are_one():
 
 def test_the_objective_ranks_mechanisms_under_balls_in_bins_as_their_noise_does():
     """Per unit sensitivity the encoder for public bins would seem best, though mafalda-bins needs less noise."""
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
-    target, privacy = {"epsilon": 2.0, "delta": 1e-5}, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    dynamics = dynamics_on("ring:n=4", 0.1)
+    target, privacy = {"epsilon": 2.0, "delta": 1e-5}, Privacy(trust.LDP(), **ZERO_OUT)
     bins = mfdl.BallsInBins(2, 3)
     public = algorithms.mafalda(dynamics, bins.public)
     mechanisms = [

@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from test_trust import GAP, dynamics, privacy, settings_of_noise
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import dynamics_on, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import EveryStep, InvalidInput, TrustModel, UnsupportedMechanism
@@ -239,7 +239,7 @@ def test_an_attacker_who_knows_the_noise_of_first_messages_is_met_by_that_of_lat
 
 
 def test_momentum_takes_mafalda_and_secret_batches_are_refused():
-    run = mfdl.Dynamics(metropolis_hastings("ring:n=4"), 0.3, gossip_rounds=2, momentum=0.5)
+    run = dynamics_on("ring:n=4", 0.3, gossip_rounds=2, momentum=0.5)
     mechanism = optimized(run, EveryStep(2))
     assert mechanism.algorithm.name == "mafalda"
     assert "less variance" not in repr(mechanism)

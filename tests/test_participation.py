@@ -13,7 +13,7 @@ import torch
 from _guarantees import guarantees
 from archives import edited
 from numpy.testing import assert_array_equal
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, archive, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -179,7 +179,7 @@ KINDS = (
     Cyclic(2, 3), Cyclic(3, 2), Cyclic(6, 1), Cyclic(1, 6), Single(STEPS), EveryStep(STEPS),
     Explicit([[0, 1], [1, 4, 5]], STEPS), OncePerEpoch(2, 3), MinSeparation(STEPS, 2, 3),
 )  # fmt: skip
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
+RING = dynamics_on("ring:n=4", 0.1)
 MIXED = ParticipationByNode([Cyclic(2, 3), Cyclic(3, 2), Cyclic(2, 3), Cyclic(1, 6)])
 LDP = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
-from vocabulary import assume, each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import UnsupportedMechanism, algorithms, gossip, trust
@@ -134,7 +134,7 @@ def test_unknown_polynomials_and_algorithms_of_one_round_refuse():
 def test_files_keep_the_polynomial_and_the_certificate(tmp_path):
     W = gossip.fastest_mixing("path:n=4")
     algorithm = algorithms.dp_dsgd(of_rounds(W, 3), mfdl.EveryStep(4))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     mechanism.save(tmp_path / "m.mfdl")
     read = mfdl.Mechanism.load(tmp_path / "m.mfdl").algorithm
     assert read.content_hash == algorithm.content_hash
@@ -151,7 +151,7 @@ def test_designs_and_plans_name_it():
     design = Design.parse("dp-dsgd,b=1,k=16,rounds=5,least-noise")
     assert (design.name, design.options()["polynomial"]) == ("dp-dsgd,b=1,k=16,rounds=5,least-noise", "least-noise")
     options = {"designs": [design, "dp-dsgd,b=1,k=16,rounds=5"], "curvature": "power:1:20", "progress": False}
-    privacy = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
+    privacy = mfdl.Privacy(**ZERO_OUT)
     best, other = mfdl.plan("ring:n=16", 100, privacy, epsilon=1.0, delta=1e-5, **options).designs
     assert best.design == design
     assert best.loss < 0.99 * other.loss

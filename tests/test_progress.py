@@ -9,18 +9,17 @@ from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
-from vocabulary import refuses
+from vocabulary import ZERO_OUT, dynamics_on, refuses
 
 import mfdl
-from mfdl import Losses, Privacy, algorithms, audit, factorization, gossip, progress, trust
+from mfdl import Losses, Privacy, algorithms, audit, factorization, progress, trust
 from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task
 
-RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+RING = dynamics_on("ring:n=4", learning_rate=0.1)
 PART = mfdl.Cyclic(epochs=2, period=2)
 FRESH = algorithms.dp_dsgd(RING, PART)
-CLAIM = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 class Terminal(io.StringIO):
@@ -222,23 +221,23 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
 
 # ---- who tells --------------------------------------------------------------------------------------------
 def replayed(**options):
-    calibrated = mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **CLAIM), mu=1.0, progress=False)
+    calibrated = mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, progress=False)
     return mfdl.replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
 
 
 def audited(**options):
-    return audit.audit(FRESH, trust=trust.LDP(), noise_std=1.0, trials=400, level=0.5, **CLAIM, **options)
+    return audit.audit(FRESH, trust=trust.LDP(), noise_std=1.0, trials=400, level=0.5, **ZERO_OUT, **options)
 
 
 def matrix(**options):
-    settings = CLAIM | {"mu": 1.0, "trials": 400, "level": 0.5}
+    settings = ZERO_OUT | {"mu": 1.0, "trials": 400, "level": 0.5}
     return audit.audit_matrix({"dp-dsgd": FRESH}, {"ldp": trust.LDP()}, **settings, **options)
 
 
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
     "losses": (
-        lambda **options: Losses.of(FRESH, Privacy(trust.LDP(), **CLAIM), **options),
+        lambda **options: Losses.of(FRESH, Privacy(trust.LDP(), **ZERO_OUT), **options),
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
@@ -249,7 +248,10 @@ WORK = {
         lambda **options: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **options),
         [("losses of dp-dsgd, attackers", 4)],
     ),
-    "calibrate": (lambda **options: mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **CLAIM), mu=1.0, **options), None),
+    "calibrate": (
+        lambda **options: mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, **options),
+        None,
+    ),
     "audit": (audited, None),
     "audit_matrix": (matrix, None),
     "factorize": (lambda **options: factorization.factorize(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
@@ -292,7 +294,7 @@ def test_long_work_shows_itself_and_is_silenced_by_one_word(name, rows):
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_a_factorization_tells_iterations_and_a_gap_that_ends_at_its_own(solver):
     reported = []
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=5"))
+    dynamics = dynamics_on("path:n=5")
     solution = factorization.factorize(
         dynamics, mfdl.Cyclic(3, 4), solver=solver, progress=lambda *words: reported.append(words)
     )

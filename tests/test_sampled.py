@@ -11,10 +11,10 @@ import pytest
 import torch
 from _privacy import applied
 from exact import inverse
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, EveryStep, NoiseKey, PoissonSampling, algorithms, archive, gossip, trust
+from mfdl import BallsInBins, EveryStep, NoiseKey, PoissonSampling, algorithms, archive, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import Cyclic, ParticipationByNode
@@ -24,11 +24,10 @@ from mfdl.testing.tasks import linear_task
 from mfdl.training.drawn_batches import BinBatches
 
 SAMPLING = PoissonSampling(rate=0.1, steps=4)
-ASKED = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def on(graph, participation=SAMPLING, **options):
-    return Dynamics(gossip.metropolis_hastings(graph), 0.1, **options), participation
+    return dynamics_on(graph, 0.1, **options), participation
 
 
 def exact_worst(graph, colluders, local, pair):
@@ -72,9 +71,9 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
 def test_one_step_is_dominated_in_the_full_space_of_messages():
     """The hockey stick of two nodes' correlated sums, victim 0, on a grid of the plane, against the stated delta."""
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
-    dynamics = Dynamics(gossip.metropolis_hastings("complete:n=2"), 0.1)
+    dynamics = dynamics_on("complete:n=2", 0.1)
     algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
-    guarantee = mfdl.account(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
 
@@ -93,11 +92,13 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
 
 def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     algorithm = algorithms.decor(*on("ring:n=5"), sigma_ldp=1.0, sigma_cor=2.0)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Coalitions(1), **ASKED), epsilon=1.5, delta=1e-4)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), epsilon=1.5, delta=1e-4)
     guarantee = calibrated.guarantee
     assert guarantee.epsilon(1e-4) <= 1.5
     assert guarantee.stated_delta == 1e-4
-    less = mfdl.account(algorithm, mfdl.Privacy(trust.Coalitions(1), **ASKED), noise_std=calibrated.noise_std * 0.999)
+    less = mfdl.account(
+        algorithm, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=calibrated.noise_std * 0.999
+    )
     assert less.epsilon(1e-4) > 1.5
     words = str(guarantee)
     for phrase in (
@@ -121,10 +122,10 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
 def test_without_noise_nothing_is_guaranteed(build):
-    guarantee = mfdl.account(build(*on("ring:n=4")), mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=0.0)
+    guarantee = mfdl.account(build(*on("ring:n=4")), mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=0.0)
     assert (guarantee.epsilon(1e-5), guarantee.delta(50.0)) == (math.inf, 1.0)
     assert "no finite guarantee" in guarantee.sentence()
-    calibrated = mfdl.calibrate(algorithms.dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert json.loads(json.dumps(calibrated.guarantee.to_dict()))["epsilon"] == "inf"
 
@@ -134,12 +135,14 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     n = 4
     L = n * np.eye(n) - np.ones((n, n))
     cancels = algorithms.spatial_covariance(*on("complete:n=4"), L)
-    assert mfdl.account(cancels, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0).epsilon(1e-5) == math.inf
+    assert (
+        mfdl.account(cancels, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
+    )
     shared = algorithms.spatial_covariance(*on("complete:n=4"), np.eye(n))
-    assert mfdl.account(shared, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0).epsilon(1e-5) < math.inf
-    assert mfdl.account(shared, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0).epsilon(1e-5) == math.inf
+    assert mfdl.account(shared, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) < math.inf
+    assert mfdl.account(shared, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(shared, mfdl.Privacy(trust.LDP(), **ASKED), epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(shared, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +151,8 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
 )  # fmt: skip
 def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
     algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
-    hidden = mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
-    assert hidden.curve == mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).curve
+    hidden = mfdl.account(algorithm, mfdl.Privacy(hiding, **ZERO_OUT), noise_std=1.0)
+    assert hidden.curve == mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ZERO_OUT), noise_std=1.0).curve
     assert hidden.noise_multiplier <= 1.0
 
 
@@ -159,7 +162,7 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
     encoded = dataclasses.replace(plain, noise=LocalNoise(np.eye(4), num_nodes=4))
     for algorithm in (encoded, algorithms.anti_pgd(dynamics, sampling)):
         with pytest.raises(UnsupportedMechanism, match="correlated over time"):
-            mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
+            mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
 
 
 def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
@@ -167,9 +170,9 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
     plain = algorithms.dp_dsgd(*on("ring:n=4"))
     on_messages = dataclasses.replace(plain, noise_on_messages=True)
     assert on_messages.noise_enters_with_gradients
-    calibrated = mfdl.calibrate(plain, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
+    calibrated = mfdl.calibrate(plain, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     for ask in (
-        lambda: mfdl.account(on_messages, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0),
+        lambda: mfdl.account(on_messages, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0),
         lambda: dataclasses.replace(calibrated, algorithm=on_messages),
     ):
         unsupported("adds it elsewhere", ask)
@@ -177,9 +180,9 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
 
 def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
-    assert mfdl.account(public, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0).mu > 0
+    assert mfdl.account(public, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).mu > 0
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
-    options = {"trust": trust.LDP(), **ASKED}
+    options = {"trust": trust.LDP(), **ZERO_OUT}
     for ask in (
         lambda: mfdl.privacy.sensitivity_by_victim(secret, trust.LDP()),
         lambda: mfdl.factorization.problem(*on("ring:n=4")),
@@ -199,7 +202,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=2.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=2.0)
     better = PoissonGaussian(calibrated.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(calibrated.guarantee, curve=better)
     assert not edited.fingerprint
@@ -217,14 +220,14 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
     target = {"epsilon": 1.5, "delta": 1e-4}
     for budget in ("gdp", "renyi"):
         pairs = mfdl.decor_search.decor_deviations(
-            dynamics, sampling, mfdl.Privacy(trust.Coalitions(1), unit="record", **ASKED), **target, budget=budget
+            dynamics, sampling, mfdl.Privacy(trust.Coalitions(1), unit="record", **ZERO_OUT), **target, budget=budget
         )
         local = [c.sigma_ldp for c in pairs]
         assert local == sorted(local)
         assert pairs[-1].sigma_cor == 0
         for pair in pairs:
             again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
-            guarantee = mfdl.account(again, mfdl.Privacy(trust.Coalitions(1), **ASKED), noise_std=1.0)
+            guarantee = mfdl.account(again, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=1.0)
             assert guarantee.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
             assert pair.mechanism.guarantee.epsilon(1e-4) <= 1.5
             if budget == "renyi":
@@ -232,11 +235,13 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
             else:
                 assert guarantee.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
     for wrong in ({"unit": "user"}, {"budget": "corollary"}, {"epsilon": None, "delta": None, "mu": 1.0}):
-        refuses(".", applied, mfdl.decor_search.decor_deviations, dynamics, sampling, {**ASKED, **target, **wrong})
+        refuses(".", applied, mfdl.decor_search.decor_deviations, dynamics, sampling, {**ZERO_OUT, **target, **wrong})
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
+    calibrated = mfdl.calibrate(
+        algorithms.dp_dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0
+    )
     module = torch.nn.Linear(2, 1)
     with pytest.raises(UnsupportedMechanism, match="counts on batches that are drawn secretly, by Poisson"):
         mfdl.training.private_node.PrivateNode(
@@ -251,7 +256,7 @@ ASKED_OF_BINS = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0
 
 
 def on_ring(participation=BINS):
-    return Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), participation
+    return dynamics_on("ring:n=3", 0.5), participation
 
 
 def encoded(bins=BINS):
@@ -309,7 +314,7 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
 @pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
 def test_hidden_messages_count_as_seen(known):
     """On a graph where no such attacker knows all models."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BINS)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.5), BINS)
     guarantee = mfdl.account(algorithm, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0)
     seen = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
     assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
@@ -338,7 +343,7 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     unsupported("adds it elsewhere", lambda: mfdl.account(on_messages, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0))
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
     columns = SpatioTemporalNoise(encoders, more, more.T != 0, 3)
-    path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), BINS)
+    path = algorithms.dp_dsgd(dynamics_on("path:n=3", 0.5), BINS)
     hidden = {**ASKED_OF_BINS, "trust": trust.PNDP([2])}
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
         mfdl.account(dataclasses.replace(path, noise=columns), mfdl.Privacy(**hidden), noise_std=1.0)

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import scipy.sparse as sp
 from archives import edited
-from vocabulary import each, given, refuses
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses
 
 from mfdl import (
     BallsInBins,
@@ -36,7 +36,7 @@ from mfdl.privacy.guarantee import STATED
 from mfdl.testing import ALL_NAMES, build_algorithm, linear_algorithms, user_algorithms
 from mfdl.testing.tasks import linear_task
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 TRUSTS = {
     "ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "colluding": trust.Colluding((1, 2)),
     "pndp": trust.PNDP([2]), "any-receiver": trust.AnyReceiver(), "coalitions": trust.Coalitions(1),
@@ -329,8 +329,8 @@ def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
     assert "everybody in the world" not in repr(Mechanism.load(path))
 
 
-RING_OF_THREE = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
-PRIVACY = Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+RING_OF_THREE = dynamics_on("ring:n=3", 0.5)
+PRIVACY = Privacy(trust.PNDP([0]), **ZERO_OUT)
 ENCODED = dataclasses.replace(algorithms.mafalda(RING_OF_THREE, Cyclic(2, 3)), participation=BallsInBins(2, 3))
 FEW = MonteCarlo(samples=2**12, failure=1e-3, seed=4)
 MADE = {

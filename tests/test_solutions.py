@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from vocabulary import each, given, st
+from vocabulary import dynamics_on, each, given, st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip
+from mfdl import Cyclic, algorithms, factorization
 from mfdl.algorithms import registry
 from mfdl.archive import SUFFIX
 from mfdl.factorization import NotConverged, factorize, factorize_nodes, optimal_covariance, prefix_sum_encoder, problem
@@ -85,7 +85,7 @@ def test_outside_nothing_is_kept(tmp_path, solved_problems):
     assert solved_problems == []
 
 
-DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))
+DYN = dynamics_on("path:n=4")
 PART = Cyclic(2, 2)
 SEEDS_OF_EDGES = [(0, 1), (1, 2), (2, 3)]
 

@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import gossip, graphs, tasks
@@ -136,11 +136,11 @@ def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
 
 def test_the_account_of_many_nodes_has_no_array_of_nodes_by_nodes():
     """40,000 nodes: such an array would take 12.8 GB."""
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings(graphs.load_sparse("ring:n=40000")))
+    dynamics = dynamics_on(graphs.load_sparse("ring:n=40000"))
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
     tracemalloc.start()
     try:
-        mfdl.losses(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), progress=False)
+        mfdl.losses(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), progress=False)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -206,5 +206,5 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest_one(function):
 
 
 def test_a_task_and_its_mechanism_may_name_the_same_graph():
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("florentine"), 0.1)
+    dynamics = dynamics_on("florentine", 0.1)
     assert tasks.digits("florentine").num_nodes == dynamics.gossip.num_nodes == 15

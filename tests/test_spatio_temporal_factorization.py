@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
-from vocabulary import each, example, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, example, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.algorithms import noise_error, spatio_temporal_noise
@@ -154,7 +154,7 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
 
 def test_figures_on_a_path():
     """Independent noise, over time, over nodes and both: what correlation saves on four nodes in six steps."""
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"))
+    dynamics = dynamics_on("path:n=4")
     independent = 2 * noise_error(algorithms.dp_dsgd(dynamics, SCHEME)).value
     over_time = algorithms.mafalda(dynamics, SCHEME).factorization.objective
     over_nodes = 2 * optimal_covariance(dynamics, horizon=6).objective
@@ -238,7 +238,7 @@ def test_a_common_factor_of_the_weights_only_scales_the_loss(kind, options, weig
 @pytest.mark.parametrize("weight", [1e-300, 1e306])
 @pytest.mark.parametrize("graph", ["path:n=4", "complete:n=4"])  # averaged away at once: H of rank 1, large R
 def test_noise_over_nodes_alone_under_weights_of_any_size(graph, weight):
-    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    dynamics = dynamics_on(graph)
     for solve, options in (
         (optimal_covariance, {}),
         (optimal_covariance, {"coalition_size": 1}),
@@ -265,7 +265,7 @@ def test_pairwise_noise_just_below_the_end_of_the_range():
 
 def test_per_mode_is_no_worse_than_kronecker_up_to_its_own_tolerance():
     # its product is solved at 1e-3, that of kronecker at 1e-4: here 2e-4 are lost
-    dynamics = Dynamics(gossip.metropolis_hastings("complete:n=3"), gossip_rounds=3)
+    dynamics = dynamics_on("complete:n=3", gossip_rounds=3)
     weights = ErrorWeights("last:1", "average")
     product, form = (solve(dynamics, Cyclic(2, 2), weights=weights) for solve in (optimal_kronecker, optimal_per_mode))
     assert form.objective <= product.objective * (1 + PER_MODE_TOLERANCE)
@@ -366,7 +366,7 @@ def test_a_file_belongs_to_its_nodes_gossip_and_participation(written, kind):
         (PATH, Cyclic(2, 2), "made for 4 nodes and 6 steps, not for 4 and 4"),
         (PATH, Cyclic(3, 2), r"was made for .*'period': 3.*, not for .*'period': 2.*; factorize again"),
         (PATH, EveryStep(6), "factorize again with this participation"),
-        (Dynamics(gossip.metropolis_hastings("star:n=4")), SCHEME, "another gossip matrix"),
+        (dynamics_on("star:n=4"), SCHEME, "another gossip matrix"),
     ):
         refuses(message, algorithms.build, f"file:{path}", dynamics, scheme)
 

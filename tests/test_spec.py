@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, each, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, EveryStep, InvalidInput, MinSeparation, gossip, graphs, partition, released, trust
@@ -194,7 +194,7 @@ def objects():
     )
     task = mfdl.tasks.digits(40)
     run = mfdl.replay(mechanism, task, seeds=[0, 1], stop_after=8)
-    question = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0)
+    question = mfdl.Privacy(trust, **ZERO_OUT)
     losses = mfdl.losses(algorithm, question)
     short_dynamics, few = mfdl.Dynamics(W, 0.5), mfdl.EveryStep(4)
     return [

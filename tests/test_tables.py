@@ -11,7 +11,7 @@ from _privacy import applied
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from small_tasks import classes, regression
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, algorithms, gossip, graphs, replay, trust
@@ -19,7 +19,7 @@ from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS
 from mfdl.training.run_curves import plot_runs
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
 
 
@@ -95,7 +95,7 @@ def test_without_pandas_the_way_out_is_named(no_pandas):
 # ---- losses ------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def florentine():
-    dynamics = Dynamics(gossip.metropolis_hastings("florentine"), learning_rate=0.5)
+    dynamics = dynamics_on("florentine", learning_rate=0.5)
     return algorithms.dp_dsgd(dynamics, EveryStep(3))
 
 

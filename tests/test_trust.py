@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from path_algorithms import DECOR, DP, MH, PATH, ZIP
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, algorithms, gossip, trust
 from mfdl.algorithms import mafalda, message_noise, muffliato, noise_error, trust_optimal
 from mfdl.factorization import NotConverged, factorize_nodes
-from mfdl.gossip import metropolis_hastings
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import gossip_messages
 from mfdl.trust import AnyReceiver, Coalitions, Eavesdropper
@@ -283,11 +282,11 @@ GAP = 1e-3
 
 
 def dynamics(graph="ring:n=5", rounds=2, rate=0.3):
-    return Dynamics(metropolis_hastings(graph), rate, gossip_rounds=rounds)
+    return dynamics_on(graph, rate, gossip_rounds=rounds)
 
 
 def privacy(trust, **fields):
-    return Privacy(trust, adjacency="zero-out", clip_norm=1.0, **fields)
+    return Privacy(trust, **fields, **ZERO_OUT)
 
 
 @st.composite
@@ -388,7 +387,7 @@ def test_what_is_not_covered_is_refused():
 
 
 def test_where_hidden_messages_count_as_seen_mafalda_is_returned():
-    run, scheme = Dynamics(mfdl.gossip.metropolis_hastings("path:n=4"), 0.3, gossip_rounds=2), EveryStep(3)
+    run, scheme = dynamics_on("path:n=4", 0.3, gossip_rounds=2), EveryStep(3)
     best = mfdl.optimize(run, scheme, privacy(AnyReceiver()), mu=1.0, published=False, progress=False)
     assert best.algorithm.name == "mafalda"
     optimal = trust_optimal(run, scheme, AnyReceiver(), published=False)

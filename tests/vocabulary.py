@@ -1,4 +1,4 @@
-"""Words of every test file: properties by the examples they deserve, tables of cases, and refusals by their keyword."""
+"""Words of every test file: properties by their examples, tables of cases, refusals by keyword, and small settings."""
 
 import hypothesis
 import pytest
@@ -6,9 +6,11 @@ from effort import examples
 from hypothesis import assume, example
 from hypothesis import strategies as st
 
-from mfdl import InvalidInput, UnsupportedMechanism
+from mfdl import Dynamics, InvalidInput, UnsupportedMechanism, gossip
 
-__all__ = ["assume", "each", "example", "given", "refuses", "st", "unsupported"]
+__all__ = ["ZERO_OUT", "assume", "dynamics_on", "each", "example", "given", "refuses", "st", "unsupported"]
+
+ZERO_OUT = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def given(*strategies, **named):
@@ -32,3 +34,8 @@ def refuses(keyword, call, /, *arguments, error=InvalidInput, **options):
 def unsupported(keyword, call, /, *arguments, **options):
     """Makes the call; passes where it raises UnsupportedMechanism with the keyword in its text."""
     refuses(keyword, call, *arguments, error=UnsupportedMechanism, **options)
+
+
+def dynamics_on(graph, *rates, **options):
+    """Dynamics under the Metropolis-Hastings weights of a graph."""
+    return Dynamics(gossip.metropolis_hastings(graph), *rates, **options)

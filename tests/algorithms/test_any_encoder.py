@@ -9,7 +9,7 @@ import torch
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 from small_tasks import regression
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import InvalidInput, algorithms, factorization
@@ -18,7 +18,7 @@ from mfdl_solvers.autodiff import Parametrisation, solve
 from mfdl_solvers.problem import ProblemError, Stopping
 
 N, T = 3, 4
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(f"path:n={N}"), 0.1)
+DYNAMICS = dynamics_on(f"path:n={N}", 0.1)
 SCHEME = mfdl.Cyclic(epochs=2, period=2)
 C = np.tri(T) + np.eye(T)
 PAIR = np.array([[1.0, 2.0, 0.0], [3.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -26,7 +26,7 @@ FEW = Stopping(max_iterations=60)
 
 
 def about(model=None, scheme=SCHEME):
-    return mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, participation=scheme)
+    return mfdl.Privacy(model, participation=scheme, **ZERO_OUT)
 
 
 def calibrated(encoder, model=mfdl.trust.Eavesdropper(), dynamics=DYNAMICS):  # noqa: B008  # immutable
@@ -67,13 +67,11 @@ def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
     tapped = mfdl.TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
     for model in (mfdl.trust.Eavesdropper(), tapped):
         view = model.view(algorithm, 1, release="none")
-        whole = mfdl.calibrate(
-            algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, release="none"), mu=1
-        )
+        whole = mfdl.calibrate(algorithm, mfdl.Privacy(model, release="none", **ZERO_OUT), mu=1)
         mechanism = mfdl.calibrate(view, about(scheme=None), mu=1.0)
         assert mechanism.algorithm is algorithm
         assert mechanism.noise_std >= whole.noise_std * (1 - 1e-9)
-    hidden = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none")
+    hidden = mfdl.Privacy(release="none", **ZERO_OUT)
     refuses("this one shows", lambda: mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0))
     refuses("trust must be left out", lambda: mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0))
     for model in (mfdl.trust.PNDP([0]), mfdl.TrustModel.from_masks(known_gradients=np.arange(3) == 1)):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, LinearAlgorithm, algorithms, gossip, trust
@@ -110,7 +110,7 @@ def test_noise_of_ones_own():
     (Round(ONE, ONE, ONE), r"give K \(state from message\)"),
 )
 def test_maps_that_train_nothing_are_refused(maps, way_out):
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"))
+    dynamics = dynamics_on("path:n=3")
     with pytest.raises(InvalidInput, match=f"no gradient ever enters a model .*: nothing would be trained; {way_out}"):
         from_maps(maps, EveryStep(2), dynamics, message_sender=range(3))
 
@@ -328,7 +328,7 @@ def test_dense_maps_are_taken_and_are_the_same_algorithm():
 
 
 def test_what_was_accounted_cannot_be_written():
-    mechanism = mfdl.calibrate(base, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(base, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     noise = StepNoise(np.eye(N), np.eye(N, dtype=bool), T, N)
     arrays = [m.data for m in mechanism.algorithm.rounds[0].maps()]
     arrays += [base.divisors, base.message_sender, base.transmitted, base.model_from_state.data, noise.factor.data]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip
 from mfdl.algorithms.round import SHAPES, Round, digests, map_digest, with_input_scale
@@ -162,7 +162,7 @@ def test_the_content_hash_follows_from_content_alone():
     assert varying.content_hash == algorithms.mf_dsgd(Dynamics(STAR, 0.3), PART, C).content_hash
 
 
-PATH = Dynamics(gossip.metropolis_hastings("path:n=3"))
+PATH = dynamics_on("path:n=3")
 
 
 def masks_of(algorithm, rng):
@@ -266,7 +266,7 @@ def parts_of(matrix: sp.csr_array) -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize("part", ["data", "indices"])
 def test_a_changed_map_changes_every_hash_that_is_asked_for_later(part: str) -> None:
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=[0.1, 0.2, 0.3, 0.4])
+    dynamics = dynamics_on("ring:n=4", learning_rate=[0.1, 0.2, 0.3, 0.4])
     algorithm = algorithms.dp_dsgd(dynamics, Cyclic(2, 2))
     before = algorithm.content_hash
     shared = algorithm.kinds[-1].state_from_message

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, tasks, trust
@@ -186,7 +186,7 @@ def test_they_train_and_report_their_guarantee():
     task = tasks.least_squares(4, start="zero")
     for name in NAMES:
         algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(8))
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=2.0)
         result = mfdl.replay(mechanism, task, seeds=[0], period=1)
         assert np.isfinite(result.final_test_losses).all()
 
@@ -195,7 +195,7 @@ def test_they_train_and_report_their_guarantee():
 @pytest.mark.parametrize("name", NAMES)
 def test_an_audit_comes_within_15_percent_from_below(name):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(4))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     audited = audit(mechanism, trust=trust.LDP(), trials=20_000, seed=0)
     assert not audited.violated
     assert 0.85 * mechanism.guarantee.mu <= audited.mu_audited <= mechanism.guarantee.mu

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import (
@@ -253,7 +253,7 @@ def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():
 
 
 # ---- what runs is what was accounted -------------------------------------------------------------------------------
-LINE = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+LINE = dynamics_on("path:n=4", 0.5)
 SCHEME = Cyclic(2, 2)
 BUILDERS = {"kronecker": kronecker, "per-mode": per_mode, "joint": joint}
 SOLVERS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
@@ -326,9 +326,7 @@ def test_groups_reach_the_noise():
     assert {(u,) for u in range(4)} <= holders
     assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
     assert algorithm.factorization.coalition_size == 1
-    tuned = registry.build_tuned(
-        "kronecker", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
-    )
+    tuned = registry.build_tuned("kronecker", dynamics_on("ring:n=4"), SCHEME, coalition_size=1)
     assert tuned.factorization.coalition_size == 1
     by_name = algorithms.build("kronecker", LINE, SCHEME, coalition_size=1)
     assert max(loss.sensitivity_squared for loss in sensitivity_by_victim(by_name, trust.Coalitions(1))) <= 1 + 1e-6
@@ -404,9 +402,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
 def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     """One rule for mechanisms by name, files and algorithms of one's own."""
     parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
-    algorithm = algorithms.build(
-        name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters
-    )
+    algorithm = algorithms.build(name, dynamics_on("star:n=4", 0.3), Cyclic(1, 2), **parameters)
     shared = mechanism_names.shares_noise(algorithm)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
     for trust_model in mechanism_names.ALONE:
@@ -426,9 +422,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     path = tmp_path / "noise.npz"
     factorization.save(path, built(name, 3).factorization, header={})
     assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
-    mechanism = mfdl.calibrate(
-        built(name, 3), mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), noise_std=0.1
-    )
+    mechanism = mfdl.calibrate(built(name, 3), mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT), noise_std=0.1)
     task = mfdl.tasks.digits(4)
     assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
     config = Experiment(

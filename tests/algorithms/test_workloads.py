@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import dynamics_on, given, refuses, st, unsupported
 
-from mfdl import Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip
+from mfdl import Dynamics, EveryStep, UnsupportedMechanism, algorithms
 from mfdl.operators import Kronecker
 from mfdl.testing import dense_averaged_workload, dense_gossip_workload, exact_run, rank, to_float
 from mfdl.testing.strategies import ALL_NAMES, linear_algorithms, user_algorithms
 
 ROWS = st.sampled_from(["messages", "models"])
-PATH = Dynamics(gossip.metropolis_hastings("path:n=3"), learning_rate=0.5)
+PATH = dynamics_on("path:n=3", learning_rate=0.5)
 CLOSE = {"rtol": 1e-7, "atol": 1e-7}  # optimal encoders and covariances may be ill-conditioned
 
 
@@ -144,7 +144,7 @@ def test_what_is_refused():
     with pytest.raises(UnsupportedMechanism, match="'none' adds no noise: B is empty, and no C gives A = B C"):
         _ = algorithm.workload().C
     refuses("rows must be one of messages, models, got", algorithm.workload, "final")
-    large = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=64")), EveryStep(65)).workload()
+    large = algorithms.dp_dsgd(dynamics_on("ring:n=64"), EveryStep(65)).workload()
     unsupported(r"W_T \(I_65 \(x\) -I_64\), 4160 x 4160", large.A.dense)
     assert_allclose((large.B @ large.C).matvec(np.ones(4160)), large.A.matvec(np.ones(4160)))
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, account, calibrate
@@ -17,12 +17,12 @@ from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix, bounds, runs
 from mfdl.audit.audit_cells import AuditCell
 from mfdl.audit.observation import Transcript
-from mfdl.gossip import GossipMatrix, metropolis_hastings
+from mfdl.gossip import GossipMatrix
 from mfdl.participation import OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
 from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, named
 
-DYNAMICS, PAIR = (Dynamics(metropolis_hastings(graph), 0.5) for graph in ("path:n=4", "path:n=2"))
+DYNAMICS, PAIR = (dynamics_on(graph, 0.5) for graph in ("path:n=4", "path:n=2"))
 ALONE = Dynamics(GossipMatrix(np.eye(3), range(3)), 0.5)  # no node receives anything
 SCHEME = Cyclic(epochs=2, period=2)
 CLIPPING = {"adjacency": "replace-one", "clip_norm": 1.0}

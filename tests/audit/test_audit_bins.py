@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from scipy import stats
-from vocabulary import given, st
+from vocabulary import dynamics_on, given, st
 
 import mfdl
 from mfdl import InvalidInput, NoiseKey, audit, trust
@@ -29,7 +29,7 @@ COMMAND = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2"]
 
 
 def algorithm(build=mfdl.algorithms.dp_dsgd, graph="ring:n=3", epochs=2, bins=4):
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     public = build(dynamics, mfdl.Cyclic(epochs, bins))
     return dataclasses.replace(public, participation=mfdl.BallsInBins(epochs, bins))
 
@@ -173,7 +173,7 @@ DRAW_SETTINGS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 
 
 def drawn_mechanism(bins=3, epochs=2, nodes=4):
     graph = mfdl.graphs.load(f"ring:n={nodes}")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     return mfdl.calibrate(
         mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)),
         mfdl.Privacy(**DRAW_CIRCUMSTANCES),
@@ -372,7 +372,7 @@ def test_log_moments_are_finite_for_many_records():
 )  # fmt: skip
 def test_the_statistic_is_the_ratio_of_dense_mixtures(epochs, bins, adjacency, public, seed):
     """Of an encoder, by densities of all rows at once; a public bin is one of them."""
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=2"), 0.1)
+    dynamics = dynamics_on("path:n=2", 0.1)
     cyclic = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs, bins))
     algorithm = dataclasses.replace(cyclic, participation=mfdl.BallsInBins(epochs, bins))
     settings = AuditSettings(algorithm, trust=trust.LDP(), adjacency=adjacency, clip_norm=1.3, noise_std=0.7)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.linalg import toeplitz
+from vocabulary import ZERO_OUT, dynamics_on
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, privacy
 from mfdl.algorithms import registry
@@ -16,7 +17,7 @@ from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Eavesdropper, ReleasedOnly
 
-DYNAMICS = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+DYNAMICS = dynamics_on("path:n=4", 0.5)
 SCHEME = Cyclic(epochs=2, period=3)
 SETTINGS = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
 TRIALS = 800
@@ -249,7 +250,7 @@ def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
 
 def test_a_step_without_noise_is_found_in_any_of_many_patterns():
     """Patterns come in the order of their first step: the last 81 of 9^3 = 729 alone hold step 8."""
-    pair = Dynamics(gossip.metropolis_hastings("path:n=2"), 0.5)
+    pair = dynamics_on("path:n=2", 0.5)
     algorithm = registry.build("dp-dsgd", pair, OncePerEpoch(epochs=3, period=9))
     silent = training(Planted, algorithm, lambda honest, t, _: honest.step(t) * (t != 8))
     assert audited(algorithm, LOCAL, silent, trials=300).violated
@@ -263,7 +264,7 @@ def test_the_right_matrix_and_a_resumed_run_are_not_refuted():
 
 
 def test_the_wrong_adjacency_is_caught():
-    claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
+    claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, **ZERO_OUT), noise_std=2.0)
     assert not audit(claimed, trust=LOCAL, trials=TRIALS).violated
     result = audit(claimed, trust=LOCAL, adjacency="replace-one", trials=TRIALS)
     assert result.violated

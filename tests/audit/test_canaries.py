@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import scipy.linalg
 from last_bits import nudged
-from vocabulary import given, st
+from vocabulary import dynamics_on, given, st
 
-from mfdl import Cyclic, Dynamics, EveryStep, MinSeparation, NoiseKey
+from mfdl import Cyclic, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry
 from mfdl.audit import Training
 from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, learned, signs_of, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
-from mfdl.gossip import metropolis_hastings
 from mfdl.participation import Explicit, OncePerEpoch
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Colluding, Eavesdropper, ReleasedOnly
 
-DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
+DYNAMICS = dynamics_on("path:n=4", 0.5)
 VIEWS = {
     "local": ("mafalda", LDP()), "edges known": ("decor", LDP()), "eavesdropper": ("decor", Eavesdropper()),
     "colluders": ("corn", Colluding([1])), "hidden messages": ("anti-pgd", PNDP([3])), "average": ("bsr", Central()),
@@ -148,7 +147,7 @@ def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_nodes_that_lose_the_same_the_first_one_has_the_further_canaries(monkeypatch, seed):
-    ring = Dynamics(metropolis_hastings("ring:n=6"), 0.5)
+    ring = dynamics_on("ring:n=6", 0.5)
     algorithm = registry.build("decor", ring, Cyclic(epochs=2, period=2))
     whitener, numbers = Observation.whitener, itertools.count(100 * seed)
     monkeypatch.setattr(Observation, "whitener", lambda view: nudged(whitener(view), next(numbers)))

@@ -10,7 +10,7 @@ from _privacy import applied
 from scipy import stats
 from scipy.optimize import linprog
 from scipy.special import comb
-from vocabulary import example, given, refuses, st, unsupported
+from vocabulary import dynamics_on, example, given, refuses, st, unsupported
 
 import mfdl
 from mfdl.algorithms import registry
@@ -19,7 +19,7 @@ from mfdl.audit.one_run import Guesses
 from mfdl.errors import InvalidInput
 from mfdl.trust import LDP, PNDP, Eavesdropper
 
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.5)
+DYNAMICS = dynamics_on("ring:n=4", 0.5)
 SCHEME = mfdl.Cyclic(epochs=2, period=2)
 SETTINGS = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
 NAMES = ("dp-dsgd", "mafalda", "decor", "muffliato")

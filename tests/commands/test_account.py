@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Privacy, algorithms, gossip, graphs, privacy, trust
+from mfdl import BallsInBins, Cyclic, EveryStep, Privacy, algorithms, graphs, privacy, trust
 from mfdl.algorithms import mf_dsgd, registry
 from mfdl.commands import main
 from mfdl.commands.account import AccountConfig
@@ -53,7 +53,7 @@ class TestAnswer:
     def test_rows_are_the_losses_of_the_library(self, bound, lipschitz, capsys):
         arguments = [] if lipschitz is None else ["--lipschitz", str(lipschitz)]
         answer = account(capsys, *PATH, "--bound", bound, *arguments, "--noise-std", "3", "--clip-norm", "2")
-        algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graphs.load("path:n=4"))), EveryStep(4))
+        algorithm = algorithms.dp_dsgd(dynamics_on(graphs.load("path:n=4")), EveryStep(4))
         losses = sensitivity_by_victim(
             algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=lipschitz, method=bound
         )
@@ -211,7 +211,7 @@ def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
         str(tmp_path),
     ]  # fmt: skip
     answer = account(capsys, *PATH, *options)
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graphs.load("path:n=4"))), EveryStep(4))
+    algorithm = algorithms.dp_dsgd(dynamics_on(graphs.load("path:n=4")), EveryStep(4))
     owners = privacy.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
     losses = sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", owners=owners)
     groups = {"2": ["1 and 2", "1 and 3", "2 and 3"], "1+2,3+1": ["1 and 2", "1 and 3"]}[given]
@@ -372,7 +372,7 @@ def test_epsilon_is_met_and_mu_is_null_under_the_keys_of_any_account(capsys):
 def test_every_victim_has_the_number_of_its_own_encoder(capsys):
     """mafalda-l: each node's epsilon is that of an algorithm whose encoder is that node's everywhere."""
     answer = account_bins(capsys, *ASKED, "--noise-std", "2", "--mechanism", "mafalda-l", "--victims", "0,1")
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"))
+    dynamics = dynamics_on("path:n=3")
     causal = registry.build("mafalda-l", dynamics, BINS).noise.causal
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     for u, row in enumerate(answer["victims"]):
@@ -443,7 +443,7 @@ def test_balls_in_bins_are_k_epochs_of_b_bins():
 
 @pytest.mark.parametrize("name", ["mafalda", "mafalda@last:2", "bsr", "dp-dsgd"])
 def test_an_algorithm_of_secret_bins_is_that_of_public_ones_but_for_who_knows_the_map(name):
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"))
+    dynamics = dynamics_on("path:n=3")
     public, secret = (registry.build(name, dynamics, scheme) for scheme in (NAMED_BINS.public, NAMED_BINS))
     assert (secret.participation, secret.name) == (NAMED_BINS, public.name)
     assert registry.build_tuned(name, dynamics, NAMED_BINS).content_hash == secret.content_hash != public.content_hash

@@ -12,9 +12,9 @@ import joblib
 import numpy as np
 import pytest
 from finished_runs import step_frame
-from vocabulary import each, refuses
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
-from mfdl import Cyclic, Dynamics, Privacy, algorithms, calibrate, data, gossip, graphs, privacy, replay, tasks, trust
+from mfdl import Cyclic, Privacy, algorithms, calibrate, data, graphs, privacy, replay, tasks, trust
 from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import cell_jobs, comparing, load_steps, running, store
@@ -116,9 +116,9 @@ class TestFinished:
         """Of calibrate and replay; and `account --noise-std` finds the mu at which the mechanisms were compared."""
         result, folder = finished
         graph = graphs.load("ring:n=4")
-        dynamics = Dynamics(gossip.metropolis_hastings(graph), learning_rate=0.25)
+        dynamics = dynamics_on(graph, learning_rate=0.25)
         algorithm = algorithms.mafalda(dynamics, Cyclic(epochs=2, period=4))
-        mechanism = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
+        mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=2.0)
         run = replay(mechanism, tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])
@@ -361,7 +361,7 @@ def test_worker_processes_give_the_same_numbers(tmp_path):
 def test_what_workers_receive_can_be_sent():
     graph = graphs.load("ring:n=4")
     sent = [tasks.load(name, graph) for name in ("digits", "digits-mlp")]
-    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    dynamics = dynamics_on(graph)
     sent += [registry.build(name, dynamics, Cyclic(epochs=2, period=2)) for name in ("none", "dp-dsgd", "mafalda")]
     for value in sent:
         assert pickle.loads(pickle.dumps(value)).content_hash == value.content_hash

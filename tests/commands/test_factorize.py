@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, factorization, gossip
+from mfdl import Cyclic, ErrorWeights, factorization
 from mfdl.commands import main
 from mfdl.commands.factorize import FactorizeConfig, _show
 from mfdl.commands.factorize_jobs import run_factorize
@@ -62,7 +62,7 @@ def test_json_keys_and_certificate(mechanism, status, capsys):
 
 
 def test_loss_is_the_objective_of_the_algorithm_at_the_decentralized_gram(capsys):
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4")))
+    dynamics = dynamics_on(mfdl.graphs.load("path:n=4"))
     part = mfdl.Cyclic(epochs=3, period=4)
     H = mfdl.factorization.problem(dynamics, part).error_gram
     for name in ("d-mf", "bsr"):
@@ -174,7 +174,7 @@ def test_noise_over_time_and_nodes(capsys):
 
 
 def objectives(names, ring, part, trust):
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring))
+    dynamics = dynamics_on(ring)
     options = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0}
     build = mfdl.algorithms.registry.build
     return [mfdl.calibrate(build(name, dynamics, part), mfdl.Privacy(**options), mu=2.0).objective for name in names]
@@ -366,7 +366,7 @@ def test_factorize_is_for_the_curvature_at_the_rate(mechanism, tmp_path):
         return
     assert results[1]["objective"] != pytest.approx(results[0]["objective"], rel=1e-3)  # in units of the squared rate
     if mechanism == "mafalda":
-        dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+        dynamics = dynamics_on("ring:n=4", 0.5)
         weights = ErrorWeights(curvature="power:1:20")
         best = factorization.factorize(dynamics, Cyclic(2, 3), weights=weights)
         assert_allclose(results[0]["objective"], best.objective)

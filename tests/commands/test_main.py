@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import typer
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import Dynamics, EveryStep, algorithms, extensions, gossip, trust
+from mfdl import EveryStep, algorithms, extensions, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import app, main
 from mfdl.commands.account import AccountConfig
@@ -272,7 +272,7 @@ def test_help_of_the_module_has_a_row_for_every_trust_model():
 
 
 def test_trust_says_where_messages_are_hidden():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(1))
+    algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4"), EveryStep(1))
     needed = {"colluding": {"colluders": [0]}, "coalitions": {"coalition_size": 1}}
     for name, entry in MODELS.items():
         assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(algorithm), name

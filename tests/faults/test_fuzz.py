@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from effort import EFFORT
 from hypothesis import HealthCheck, settings
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, ErrorWeights, InvalidInput
@@ -115,9 +115,8 @@ def test_the_same_number_is_the_same_case(tmp_path):
         assert first == second
 
 
-RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"))
+RING = dynamics_on("ring:n=3")
 PLAIN = mfdl.algorithms.dp_dsgd(RING, Cyclic(epochs=1, period=2))
-HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def bad_npy(folder):
@@ -137,8 +136,8 @@ def bad_npy(folder):
     (lambda _: sensitivity_by_victim(PLAIN, mfdl.trust.LDP(), lipschitz=1j), "lipschitz must be"),
     (lambda _: sensitivity_by_victim(PLAIN, 1j), "trust must be a trust model"),
     (lambda _: optimal_covariance(RING, max_inverse_diagonal=1e-307), "max_inverse_diagonal"),
-    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1e-9, **HOW), "at most 1e\\+06 to be audited"),
-    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1.0, trials=10**9, **HOW), "trials must be at most"),
+    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1e-9, **ZERO_OUT), "at most 1e\\+06 to be audited"),
+    (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1.0, trials=10**9, **ZERO_OUT), "trials must be at most"),
     (bad_npy, "not a .npy file"),
 )
 def test_refused_in_words(call, words, tmp_path):

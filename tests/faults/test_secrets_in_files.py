@@ -8,11 +8,10 @@ import torch
 from archives import flipped
 from noises import philox_key
 from small_tasks import regression
-from vocabulary import refuses
+from vocabulary import ZERO_OUT, dynamics_on, refuses
 
-from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
+from mfdl import Cyclic, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
 from mfdl.algorithms import registry
-from mfdl.gossip import metropolis_hastings
 from mfdl.training import checkpoint
 
 SECRET = bytes(range(100, 132))
@@ -20,8 +19,8 @@ SECRET = bytes(range(100, 132))
 
 def trained(folder, name="mafalda-l", key=None, **more):
     task = regression(24, build=lambda: torch.nn.Linear(3, 1))
-    algorithm = registry.build(name, Dynamics(metropolis_hastings("ring:n=4"), 0.1), Cyclic(epochs=2, period=2))
-    mechanism = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    algorithm = registry.build(name, dynamics_on("ring:n=4", 0.1), Cyclic(epochs=2, period=2))
+    mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     return replay(mechanism, task, key=key, checkpoint_folder=folder, **more)
 
 

@@ -12,6 +12,7 @@ import io
 import json
 
 import numpy as np
+from vocabulary import dynamics_on
 
 import mfdl
 from mfdl.__main__ import main
@@ -57,7 +58,7 @@ def mechanism_names():
 
 @functools.cache
 def dynamics():
-    return mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=4"), 0.5)
+    return dynamics_on("path:n=4", 0.5)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import torch
 from _cases import SCHEMES, TRUST, built, fixed, mechanism_names, mfdl_prints
 from _stored import compare
 from small_tasks import classes
+from vocabulary import ZERO_OUT
 
 import mfdl
 from mfdl import InvalidInput, NoiseKey, Privacy, UnsupportedMechanism, calibrate, replay
@@ -238,9 +239,6 @@ def test_the_cases_are_of_every_scheme():
     assert {*PUBLIC, "cyclic", "poisson", "balls-in-bins"} == {*SCHEMES}
 
 
-QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
-
-
 def test_content_hashes_of_algorithms():
     def content_hash(name, scheme):
         try:
@@ -258,10 +256,10 @@ def test_content_hashes_and_fingerprints_of_mechanisms():
     ]
     values = {}
     for name, trust, scheme in cases:
-        mechanism = calibrate(fixed(name, scheme), Privacy(TRUST[trust], **QUESTION), noise_std=2.0)
+        mechanism = calibrate(fixed(name, scheme), Privacy(TRUST[trust], **ZERO_OUT), noise_std=2.0)
         carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
         values[f"{name}, {trust}, {scheme}"] = carried
-    user = calibrate(fixed("bsr", "every-step"), Privacy(TRUST["ldp"], unit="user", **QUESTION), noise_std=2.0)
+    user = calibrate(fixed("bsr", "every-step"), Privacy(TRUST["ldp"], unit="user", **ZERO_OUT), noise_std=2.0)
     carried = {"mechanism": user.content_hash, "fingerprint": user.guarantee.fingerprint}
     compare("fingerprints", values | {"bsr, ldp, every-step, of a user": carried})
 

@@ -10,6 +10,7 @@ from _cases import TRUST, fixed, mfdl_prints
 from _privacy import applied
 from _stored import compare
 from test_golden_help import commands, help_of
+from vocabulary import ZERO_OUT
 
 from mfdl import Privacy, calibrate, data, losses
 from mfdl.privacy import MonteCarlo
@@ -81,20 +82,17 @@ def test_every_command_with_json_is_called():
     assert able == called
 
 
-QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
-
-
 def at_mu_1(name, scheme, trust, **changes):
-    return applied(calibrate, fixed(name, scheme), {"trust": TRUST[trust], **QUESTION, "mu": 1.0, **changes}).guarantee
+    return applied(calibrate, fixed(name, scheme), {"trust": TRUST[trust], **ZERO_OUT, "mu": 1.0, **changes}).guarantee
 
 
 def with_noise(name, scheme, trust, **changes):
-    privacy = Privacy(TRUST[trust], **QUESTION, **changes)
+    privacy = Privacy(TRUST[trust], **ZERO_OUT, **changes)
     return calibrate(fixed(name, scheme), privacy, noise_std=2.0).guarantee
 
 
 def of_victim(victim, **changes):
-    question = Privacy(TRUST["pndp"], adjacency="zero-out", clip_norm=1.0, **changes)
+    question = Privacy(TRUST["pndp"], **changes, **ZERO_OUT)
     return losses(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
@@ -186,7 +186,7 @@ def test_other_recursions_and_unusual_sums_are_refused():
 
 # Encoders, certified
 
-TINY = Dynamics(gossip.metropolis_hastings("path:n=3"), 0.8)
+TINY = dynamics_on("path:n=3", 0.8)
 BOTH = ErrorWeights("released:average:2", on_the_way=0.3, curvature=SPECTRUM)
 
 
@@ -244,7 +244,7 @@ def test_named_mechanisms_take_it():
     algorithm = algorithms.build(name, TINY, Cyclic(2, 3))
     assert algorithm.name == name
     weights = ErrorWeights.parse(name.partition("@")[2])
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     best = factorization.factorize(TINY, Cyclic(2, 3), weights=weights)
     assert_allclose(mechanism.objective_for(weights).value, best.objective, rtol=1e-4)
     way = NoiseObjective(TINY, 6, weights).excess_loss(algorithm.noise, mechanism.noise_std).on_the_way

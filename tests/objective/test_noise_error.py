@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, graphs
@@ -270,7 +270,7 @@ def test_memory_does_not_grow_with_the_steps(name, schedule):
 def test_over_more_steps_than_an_array_has_encoders_of_every_structure_have_one_error():
     """C with one diagonal is fresh noise, which goes by the error over nodes; and the three ways agree on one C."""
     T, weights = 4100, ErrorWeights("last:9:0.01")
-    dynamics, part = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1, momentum=0.5), Cyclic(5, T // 5)
+    dynamics, part = dynamics_on("star:n=4", 0.1, momentum=0.5), Cyclic(5, T // 5)
     rows = np.tile([1.0, -0.5], (T, 1))
     rows[0, 1] = 0.0
     encoders = [Toeplitz([1.0], T), Inverse(Toeplitz([1.0, -0.5], T)), Inverse(Banded(rows)), Buffered([0.5], [0.5], T)]
@@ -284,7 +284,7 @@ def test_over_more_steps_than_an_array_has_encoders_of_every_structure_have_one_
 def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     """T n = 8192 is more than such an array may have; and time (x) space of a diagonal F is local noise."""
     T, n = 64, 128
-    dynamics, part = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), 0.1), Cyclic(1, T)
+    dynamics, part = dynamics_on(f"ring:n={n}", 0.1), Cyclic(1, T)
     C = np.tri(T)
     noise = SpatioTemporalNoise(C, -np.eye(n), np.eye(n, dtype=bool), n)  # not told to be local by its sign
     both = error(decentralized("test", dynamics, part, noise))
@@ -308,7 +308,7 @@ def large(monkeypatch):
 @pytest.mark.parametrize("name", ["dp-dsgd", "decor", "anti-pgd", "bisr", "none"])
 @pytest.mark.parametrize("divisor", [1.0, 3.0])
 def test_an_estimate_holds_the_exact_error(name, divisor, large, monkeypatch):
-    dynamics, part = Dynamics(gossip.metropolis_hastings("regular:n=200,degree=6")), Cyclic(3, 2)
+    dynamics, part = dynamics_on("regular:n=200,degree=6"), Cyclic(3, 2)
     algorithm = algorithms.build(name, dynamics, part).with_divisors(np.full(200, divisor))
     exact = error(algorithm)
     assert exact > 0 or name == "none"
@@ -335,7 +335,7 @@ def test_a_comparison_makes_no_graph_of_networkx_and_no_array_over_nodes(tmp_pat
 
 
 def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("regular:n=40,degree=4")), Cyclic(1, 2))
+    algorithm = algorithms.dp_dsgd(dynamics_on("regular:n=40,degree=4"), Cyclic(1, 2))
     question = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     exact = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0)
     assert exact.objective_error == 0.0

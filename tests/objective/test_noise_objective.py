@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, example, given, refuses, st
+from vocabulary import dynamics_on, each, example, given, refuses, st
 
 from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip
 from mfdl.gossip import GossipMatrix
@@ -142,7 +142,7 @@ def test_modes_add_up_to_the_gram_over_steps_and_nodes(counted):
 @pytest.mark.parametrize("model", ["last+1", "average:2", "average:4+2", "exponential:1.5"])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_closed_spectra_give_the_gram_of_released_models(graph, model, rounds):
-    dynamics = Dynamics(gossip.metropolis_hastings(graph), gossip_rounds=rounds)
+    dynamics = dynamics_on(graph, gossip_rounds=rounds)
     counted, n = NoiseObjective(dynamics, 5, ErrorWeights("released:" + model)), dynamics.num_nodes
     whole = counted.over_both().reshape(5, n, 5, n)
     assert_allclose(counted.over_steps(), np.einsum("sutu->st", whole), rtol=1e-9, atol=1e-12)
@@ -178,7 +178,7 @@ def test_numbers_computed_independently_for_florentine():
 
 
 def test_the_weights_proposed_for_training_keep_the_gram_regular():
-    ring = Dynamics(gossip.metropolis_hastings("ring:n=5"))
+    ring = dynamics_on("ring:n=5")
     eigenvalues = np.linalg.eigvalsh(NoiseObjective(ring, 12, ErrorWeights.for_training(12, 3)).over_steps())
     assert eigenvalues[0] > 1e-8 * eigenvalues[-1]
 
@@ -366,14 +366,14 @@ def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, 
     grams = []
     for graph, values in ((ring, some), (shuffled, some[np.argsort(order)])):
         weights = ErrorWeights("exponential:9", values if target == "some" else target)
-        dynamics = Dynamics(gossip.metropolis_hastings(graph), **settings)
+        dynamics = dynamics_on(graph, **settings)
         grams.append(NoiseObjective(dynamics, 40, weights, counted_models).over_steps())
     assert_allclose(*grams, rtol=1e-10)
 
 
 def test_a_large_ring_is_exact_and_quick():
     # beyond T = n / 2 rounds a ring is told from the line, before it is not: moments of a million are those of 99
-    rings = {n: Dynamics(gossip.metropolis_hastings(f"ring:n={n}")) for n in (100_000, 99)}
+    rings = {n: dynamics_on(f"ring:n={n}") for n in (100_000, 99)}
     large, small = (NoiseObjective(ring, 20).over_steps() / n for n, ring in rings.items())
     assert_allclose(large, small, rtol=1e-12)
 

@@ -9,11 +9,11 @@ import networkx as nx
 import numpy as np
 import pytest
 from mnist_files import register_mnist
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
 import mfdl_papers as papers
-from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, data, gossip, trust
+from mfdl import EveryStep, InvalidInput, Privacy, algorithms, calibrate, data, trust
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, rate_comparison, tuned_rates
@@ -53,7 +53,7 @@ def test_pairs_of_the_figure_are_those_of_the_search():
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
-    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    dynamics = dynamics_on(graph)
     target, clipping = {"epsilon": 3.0, "delta": 1e-5}, {"adjacency": "replace-one", "clip_norm": 1.0}
     privacy = Privacy(trust.Eavesdropper(), unit="user", **clipping)
     pairs = decor_deviations(dynamics, EveryStep(50), privacy, **target)
@@ -123,7 +123,7 @@ def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, mon
     (cdp,), (decor,) = (points["ring", line, 10.0] for line in ("CDP", "DECOR"))
     assert cdp.graph == decor.graph == "ring:n=16"
     assert (*decor.mechanisms, decor.trust, decor.epsilon) == (tuned_rates.BEST_PAIR, "eavesdropper", 10.0)
-    dynamics, steps = Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(50)
+    dynamics, steps = dynamics_on("ring:n=16"), EveryStep(50)
     clipping = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
     server = calibrate(algorithms.cdp(dynamics, steps), Privacy(trust.Central(), **clipping), epsilon=10.0, delta=1e-5)
     same = calibrate(algorithms.dp_dsgd(dynamics, steps), Privacy(trust.LDP(), **clipping), mu=cdp.mu)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from small_tasks import module_at, regression, squared
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, PoissonSampling
@@ -25,7 +25,7 @@ from mfdl.training.streams import node_stream
 
 NODES, STEPS, DELTA = 4, 8, 1e-5
 KEY = mfdl.NoiseKey.from_seed(0)
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.1)
+DYNAMICS = dynamics_on("ring:n=4", 0.1)
 SETTING = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 SCHEMES = [
     PoissonSampling(0.3, STEPS), CyclicPoisson(4, 2, 0.5), BallsInBins(2, 4), RandomAllocation(2, 4),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from vocabulary import each, refuses
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
 from mfdl import (
     Cyclic,
@@ -43,7 +43,7 @@ from mfdl.training.tasks import Evaluation
 from mfdl.trust import LDP
 
 MADE = calibrate(
-    algorithms.decor(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1), Cyclic(2, 1)),
+    algorithms.decor(dynamics_on("path:n=3", 0.1), Cyclic(2, 1)),
     Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=0.5),
     mu=1.0,
 )
@@ -124,9 +124,7 @@ def test_the_number_of_threads_changes_no_bit_of_the_noise(injected):
 
 NODES = 4
 EVERY_STEP_MECHANISM = calibrate(
-    algorithms.decor(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2)),
-    Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0),
-    mu=1.0,
+    algorithms.decor(dynamics_on("ring:n=4", 0.1), Cyclic(2, 2)), Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0
 )
 
 
@@ -194,7 +192,7 @@ def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
 @pytest.mark.parametrize("release", ["average", "all"])
 def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
     """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), Cyclic(2, 2))
     common = {"adjacency": "zero-out", "clip_norm": 1.0}
     hidden = calibrate(algorithm, Privacy(trust.ReleasedOnly(), release=release, **common), mu=1.0)
     refuses("a run stopped after step 1 of 4", replay, hidden, LINEAR_TASK, publish=True, stop_after=1)
@@ -336,7 +334,7 @@ def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
     for name, weights in (("ring", RING), ("lazy", LAZY)):
         W = gossip.from_array(weights, name="mine")
         algorithm = algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1))
-        mechanisms[name] = calibrate(algorithm, Privacy(LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+        mechanisms[name] = calibrate(algorithm, Privacy(LDP(), **ZERO_OUT), noise_std=1.0)
     assert mechanisms["ring"].content_hash != mechanisms["lazy"].content_hash
     ring = replay(mechanisms["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
     refuses("the checkpoint's", replay, mechanisms["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import NoiseKey, Privacy, View, account, algorithms, gossip, noise_scale, trust
+from mfdl import NoiseKey, Privacy, View, account, algorithms, noise_scale, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
@@ -35,8 +35,8 @@ def dot_task(num_records: int) -> Task:
 
 
 def made_for(participation, unit="record"):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), participation)
-    return calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit=unit), mu=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.1), participation)
+    return calibrate(algorithm, Privacy(trust.LDP(), unit=unit, **ZERO_OUT), mu=1.0)
 
 
 def instance_of(mechanism, task, seed):
@@ -93,7 +93,7 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
 
     The executor, which feeds a fixed order, refuses a mechanism for any order.
     """
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     fixed, shuffled = (algorithms.bsr(dynamics, p, bandwidth=2) for p in (Cyclic(2, 2), OncePerEpoch(2, 2)))
     C = np.eye(4) + 0.5 * np.eye(4, k=-1)
@@ -122,17 +122,17 @@ def test_no_guarantee_takes_a_sampling_rate_or_infers_one_from_data(entrance):
 @pytest.mark.parametrize("build", [algorithms.mafalda, algorithms.bsr, algorithms.anti_pgd, algorithms.zip_dl])
 def test_a_rate_amplifies_nothing_that_is_not_proven(build):
     """Noise correlated over time or added to messages: neither the accountant of patterns nor that of draws answers."""
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     with pytest.raises(UnsupportedMechanism, match=r"is proven|fresh in every step"):
         mfdl.account(build(dynamics, PoissonSampling(0.1, 4)), mfdl.Privacy(**common), noise_std=1.0)
 
 
 def test_a_rate_in_a_public_accountant_is_refused():
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     algorithm = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+        calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():
@@ -157,7 +157,7 @@ def task_with_records_per_node(per_node: int) -> Task:
 
 def messages(participation, per_node, monkeypatch, *, change, unit="record"):
     """What is sent, (T, n, 2), with the same noise every time; `change` edits features and mask in place."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", ETA), participation)
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=CLIP, unit=unit), mu=1.0)
     plain = Task.instance
 
@@ -214,7 +214,7 @@ def test_a_node_without_records_sends_its_noise_all_the_same(unit, monkeypatch):
 
     sent = messages(participation, 4, monkeypatch, change=empty, unit=unit)
     np.testing.assert_array_equal(sent, messages(participation, 4, monkeypatch, change=zero, unit=unit))
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", ETA), participation)
     W = algorithm.dynamics.gossip.dense()
     injected = np.concatenate([sent[:1], sent[1:] - np.einsum("uv,tvd->tud", W, sent[:-1])])
     assert (np.abs(injected[:, 1]) > 1e-6).all()  # noise of std ETA CLIP / m or so; zero would be 1e-16
@@ -272,7 +272,7 @@ def test_released_models_are_accounted_together_with_the_messages(name):
     The neighbour's messages take noise out of the average, so both show more than the sum of what each shows.
     """
     T, victim = 3, 3
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+    dynamics = dynamics_on("path:n=4", 0.5)
     algorithm = algorithms.build(name, dynamics, EveryStep(T))
     view = trust.PNDP([0]).view(algorithm, victim, release="average")
     A, B = view.dense_gradients_by_time(), view.dense_noise()
@@ -290,7 +290,7 @@ def test_released_models_are_accounted_together_with_the_messages(name):
 
 def test_steps_of_one_record_are_accounted_together():
     """Anti-correlated noise: a step by itself is worth T - t, all steps of a record together 1^2 + ... + T^2."""
-    algorithm = algorithms.anti_pgd(Dynamics(gossip.metropolis_hastings("ring:n=3")), EveryStep(4))
+    algorithm = algorithms.anti_pgd(dynamics_on("ring:n=3"), EveryStep(4))
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     guarantee = account(algorithm, Privacy(**common), noise_std=1.0).mu ** 2
     C = np.tri(4)
@@ -298,7 +298,7 @@ def test_steps_of_one_record_are_accounted_together():
     assert (guarantee, np.sum(C.T @ C)) == (pytest.approx(np.sum(C.T @ C)), 30)
 
 
-DYN = Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1)
+DYN = dynamics_on("path:n=3", 0.1)
 KEY = NoiseKey.from_seed(0)
 T = 4
 ALGORITHMS = {
@@ -325,9 +325,7 @@ def test_neither_noise_nor_a_step_beyond_the_last(algorithm):
 
 
 def test_a_participation_of_more_steps_is_another_mechanism():
-    calibrated = calibrate(
-        ALGORITHMS["dp-dsgd"], Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=0.0
-    )
+    calibrated = calibrate(ALGORITHMS["dp-dsgd"], Privacy(trust.LDP(), **ZERO_OUT), noise_std=0.0)
     longer = algorithms.dp_dsgd(DYN, EveryStep(T + 1))
     refuses("calibrate or account anew", lambda: type(calibrated)(longer, calibrated.guarantee))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from last_bits import nudged
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust
@@ -27,7 +27,7 @@ from mfdl.testing.strategies import encoders, gossip_matrices
 from mfdl.testing.strategies.graphs import polynomials
 
 RING = "ring:n=4"
-PRIVACY = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(**ZERO_OUT)
 SMALL = {"batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
 NAMES = (
     "dp-dsgd,b=1,k=160",
@@ -92,7 +92,7 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
     plan = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
     for planned in plan.designs[::5]:
         design = planned.design
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
+        dynamics = dynamics_on(RING, 0.3, gossip_rounds=design.gossip_rounds)
         algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
         target = {"adjacency": "zero-out", "clip_norm": 1.0}
         mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
@@ -107,16 +107,12 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
 
 def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     design = Design("muffliato", 2, 2, 2, release_model="average:2")
-    plan = mfdl.plan(
-        RING, 10, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0, designs=[design]
-    )
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 1.0, gossip_rounds=2)
+    plan = mfdl.plan(RING, 10, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0, designs=[design])
+    dynamics = dynamics_on(RING, 1.0, gossip_rounds=2)
     algorithm = (
         mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     )
-    mechanism = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0
-    )
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model
     assert plan.best.guarantee.trust == "pndp"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from _guarantees import guarantees
 from numpy.testing import assert_allclose
-from vocabulary import assume, given, refuses, st
+from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, TrustModel, View, account, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -281,7 +281,7 @@ def test_victims_that_are_asked_for():
     refuses("victim", lambda: sensitivity_by_victim(RING, trust.PNDP([0]), victims=[-1]))
     refuses("no victim is left", lambda: sensitivity_by_victim(RING, trust.PNDP(range(6))))
     with pytest.raises(InvalidInput, match="no victim is left"):
-        account(RING, Privacy(trust.Colluding(tuple(range(6))), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+        account(RING, Privacy(trust.Colluding(tuple(range(6))), **ZERO_OUT), noise_std=1.0)
     both = {
         loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
     }
@@ -325,7 +325,7 @@ def test_infinite_loss_is_a_value():
         for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
-    guarantee = account(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    guarantee = account(algorithm, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     assert (guarantee.mu, dataclasses.replace(guarantee, adaptive=False).mu) == (math.inf, math.inf)
 
 
@@ -426,10 +426,10 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
 
     graph = nx.complete_graph(4)
     graph.remove_edge(2, 3)
-    built = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
+    built = algorithms.dp_dsgd(dynamics_on(graph, 1.0), Cyclic(1, 2))
     by_pair = {pair: sensitivity_by_victim(built, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
     assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
     assert [loss.release for loss in sensitivity_by_victim(built, Pairs())] == [
         "all", "all", "not applicable", "not applicable",
     ]  # fmt: skip
-    assert account(built, Privacy(Pairs(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0).release == "all"
+    assert account(built, Privacy(Pairs(), **ZERO_OUT), noise_std=1.0).release == "all"

@@ -9,7 +9,7 @@ import pytest
 from _guarantees import guarantees
 from numpy.testing import assert_allclose
 from scipy.stats import norm
-from vocabulary import assume, each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
@@ -227,7 +227,7 @@ def test_the_fixed_number_is_not_given_out_for_training():
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
     assert loss.adaptive_by == "all messages seen"
     assert total_variation(math.sqrt(loss.adaptive_sensitivity_squared)) > true_total_variation(2.0)
-    guarantee = account(COUNTER, Privacy(ATTACK, adjacency="zero-out", clip_norm=1.0, release="none"), noise_std=1.0)
+    guarantee = account(COUNTER, Privacy(ATTACK, release="none", **ZERO_OUT), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu >= 1
     (fixed, *_) = guarantees(
@@ -303,7 +303,7 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     for model in (trust.LDP(), trust.PNDP([0])):
         for algorithm, release in ((record, "none"), (user, "all"), (record, None)):
             with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-                calibrate(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0, release=release), mu=1.0)
+                calibrate(algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import norm
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl.privacy import bin_gram, gaussian
@@ -414,7 +414,7 @@ def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
 
 def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
     graph = mfdl.graphs.load("ring:n=3")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     secret, common = mfdl.BallsInBins(2, 4), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     fresh = mfdl.account(mfdl.algorithms.dp_dsgd(dynamics, secret), mfdl.Privacy(**common), noise_std=2.0)
     encoder = mfdl.factorization.encoders.Toeplitz([1.0, 0.5], 8)

@@ -12,7 +12,7 @@ import pytest
 from _privacy import applied
 from drawn_encoders import banded, buffered, inverse, toeplitz
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import dynamics_on, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust
@@ -334,7 +334,7 @@ def test_noise_that_is_off_by_rounding_of_any_kind_is_covered(seed, num_bins, ep
 
 def algorithm(encoder, bins):
     T = encoder.size
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     return mfdl.algorithms.mf_dsgd(dynamics, mfdl.BallsInBins(epochs=T // bins, bins=bins), encoder)
 
 

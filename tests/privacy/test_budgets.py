@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 from _privacy import applied
-from vocabulary import assume, each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, Guarantee, InvalidInput, NoiseKey, algorithms, gossip, trust
+from mfdl import Cyclic, Guarantee, InvalidInput, NoiseKey, algorithms, trust
 from mfdl.algorithms import noise_error
 from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
@@ -18,8 +18,7 @@ from mfdl.testing import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, tr
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream
 
-ASKED = {"adjacency": "zero-out", "clip_norm": 1.0}
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 WISHED = {0: 0.25, 1: 1.0, 2: 0.5, 3: 1.0}
 BUDGETS = st.sampled_from([0.125, 0.3, 0.5, 1.0, 2.0])
 
@@ -29,7 +28,7 @@ def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **options):
 
 
 def calibrated(algorithm, mu=WISHED, model=None, **options):
-    return applied(mfdl.calibrate, algorithm, {"trust": model or trust.LDP(), "mu": mu, **ASKED, **options})
+    return applied(mfdl.calibrate, algorithm, {"trust": model or trust.LDP(), "mu": mu, **ZERO_OUT, **options})
 
 
 def dense_squared(mechanism, model, victim):
@@ -87,7 +86,7 @@ def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     except InvalidInput as error:
         assume("infinite loss" not in str(error))
         raise
-    anew = mfdl.losses(mechanism.algorithm, mfdl.Privacy(model, **ASKED)).by_victim(mechanism.noise_std)
+    anew = mfdl.losses(mechanism.algorithm, mfdl.Privacy(model, **ZERO_OUT)).by_victim(mechanism.noise_std)
     assert dict(mechanism.guarantee.victims) == {guarantee.victim: guarantee.curve for guarantee in anew}
     reached = [guarantee.mu / mu[label] for guarantee in anew for label in mu if str(label) == guarantee.victim]
     assert max(reached) <= 1

@@ -8,10 +8,10 @@ import math
 
 import numpy as np
 import pytest
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, check, gossip, trust
+from mfdl import BallsInBins, Cyclic, PoissonSampling, algorithms, check, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, PoissonGaussian, gaussian
@@ -20,7 +20,7 @@ from mfdl.privacy.guarantee import EDITED, STATED, Guarantee
 from mfdl.privacy.losses import Losses
 from mfdl.privacy.questions import LIPSCHITZ_NOTE, Privacy
 
-STAR = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.5)
+STAR = dynamics_on("star:n=4", 0.5)
 ASKED = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": 1.0}
 DELTA = 1e-5
 LIPSCHITZ = f"{LIPSCHITZ_NOTE} 1.0"
@@ -322,7 +322,7 @@ def test_too_little_noise_counts_as_public_and_none_loses_everything():
 
 def secret_guarantee(noise_std=3.0, **other):
     graph = mfdl.graphs.load("ring:n=4")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
     return mfdl.account(algorithm, mfdl.Privacy(**options), noise_std=noise_std)
@@ -353,9 +353,9 @@ def test_guarantees_compose_and_say_of_what():
 
 def test_a_run_with_public_batches_is_composed_by_its_mu():
     graph = mfdl.graphs.load("ring:n=4")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
-    public = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
+    public = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=2.0)
     both = secret_guarantee().compose_with(public.guarantee)
     assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(secret_guarantee().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)

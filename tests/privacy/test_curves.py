@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from vocabulary import example, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, example, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust
+from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, correlations, normalized
 from mfdl.privacy.curves.base import Pass, least_multiplier
@@ -262,9 +262,9 @@ def test_a_false_positive_rate_lies_strictly_between_0_and_1(rate):
 
 
 def test_a_guarantee_answers_by_its_curve():
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+    dynamics = dynamics_on("ring:n=4")
     algorithm = algorithms.dp_dsgd(dynamics, Cyclic(2, 4))
-    guarantee = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0).guarantee
+    guarantee = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0).guarantee
     assert guarantee.advantage() == pytest.approx(float(2 * normal(guarantee.mu / 2) - 1), rel=1e-8)
     assert guarantee.true_positive_rate(0.05) == guarantee.curve.true_positive_rate(0.05)
 
@@ -286,7 +286,7 @@ def test_advantage_and_rates_beside_riskcal():
     assert (ours <= theirs * (1 + 1e-2)).all()
 
 
-DYNAMICS = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+DYNAMICS = dynamics_on("ring:n=4")
 DELTA = 1e-5
 
 
@@ -354,7 +354,7 @@ def test_the_conditions_that_no_event_carries_stand_beside_it():
 
 def test_a_number_for_gradients_that_do_not_react_composes_with_nothing():
     algorithm = algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4))
-    question = Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+    question = Privacy(trust.PNDP([0]), **ZERO_OUT)
     losses = mfdl.losses(algorithm, question)
     guarantee = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
     unsupported("composed adaptively", guarantee.dp_event)

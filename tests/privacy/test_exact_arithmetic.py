@@ -8,7 +8,7 @@ import flint
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from vocabulary import each, given, st
+from vocabulary import dynamics_on, each, given, st
 
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.entries import has_few_bits
@@ -59,7 +59,7 @@ def test_few_combinations_say_what_all_columns_say(seed):
     """Rank, leaks and what is known of models, of random masks of small algorithms; beside ranks that are too small."""
     rng = np.random.default_rng(seed)
     name = ("dp-dsgd", "muffliato", "gradient-tracking", "zip-dl", "mafalda", "none")[rng.integers(6)]
-    dynamics = Dynamics(gossip.metropolis_hastings(f"erdos-renyi:n=5,p=0.6,seed={rng.integers(20)}"), 0.1)
+    dynamics = dynamics_on(f"erdos-renyi:n=5,p=0.6,seed={rng.integers(20)}", 0.1)
     algorithm = algorithms.build(name, dynamics, EveryStep(3))
     masks = {
         "seen": rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < 0.5 * rng.random(),
@@ -94,7 +94,7 @@ def test_messages_are_read_once_for_all_attackers(monkeypatch):
     monkeypatch.setattr(exact_arithmetic._Messages, "_computed", count)
     for spec in ("florentine", "erdos-renyi:n=24,p=0.2,seed=0"):
         computed.clear()
-        dynamics = Dynamics(gossip.metropolis_hastings(spec), 0.1, gossip_rounds=2)
+        dynamics = dynamics_on(spec, 0.1, gossip_rounds=2)
         sensitivity_by_victim(algorithms.muffliato(dynamics, EveryStep(2)), trust.AnyReceiver(), progress=False)
         assert len(computed) <= 12
 

@@ -12,7 +12,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
-from vocabulary import assume, given, refuses, st
+from vocabulary import assume, dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.gossip import GossipMatrix
@@ -197,7 +197,7 @@ def test_equals_the_dense_form(algorithm, release):
 
 def test_the_server_baseline_needs_the_root_of_n_less_noise():
     """mu = record_shift sqrt(T) / (sqrt(n) nu) at user level, adaptively, and in a second for T = 5000."""
-    many = algorithms.cdp(Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(5000))
+    many = algorithms.cdp(dynamics_on("ring:n=16"), EveryStep(5000))
     calibrated = calibrate(many, Privacy(trust.Central(), adjacency="replace-one", clip_norm=0.5), mu=2.0)
     assert_allclose(calibrated.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
     assert calibrated.guarantee.adaptive
@@ -223,7 +223,7 @@ def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_
 
 
 def test_the_average_that_cdp_shows_is_one_of_two():
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+    dynamics = dynamics_on("ring:n=4")
     complete = algorithms.build("cdp", dynamics, EveryStep(3), average="complete")
     assert complete.content_hash == algorithms.cdp(dynamics, EveryStep(3)).content_hash
     refuses("unknown average of cdp", lambda: algorithms.build("cdp", dynamics, EveryStep(3), average="ring"))
@@ -261,7 +261,7 @@ def test_one_ulp_is_no_multiple():
 
 @pytest.mark.parametrize("known", [[True, False, False], [True, True, True]])
 def test_known_noise_is_no_noise(known):
-    algorithm = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    algorithm = algorithms.cdp(dynamics_on("path:n=3"), EveryStep(2))
     hidden = trust.Central().view(algorithm, 1)
     knowledge = dataclasses.replace(hidden.knowledge, known_noise=np.tile(known, (2, 1)))
     view = AlgorithmView(algorithm, knowledge, release=hidden.release, attacker=hidden.attacker)

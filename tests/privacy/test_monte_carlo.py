@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, Privacy, account, algorithms, calibrate, gossip, trust
+from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
 from mfdl.privacy.curves import MonteCarloCurve, correlations, importance, normalized
@@ -169,7 +169,7 @@ def test_a_matrix_that_no_vectors_have_is_raised_on_its_diagonal():
     assert (importance.Pair.of(M).gram >= M).all()
 
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+RING = dynamics_on("ring:n=3", 0.5)
 ASKED = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 
 

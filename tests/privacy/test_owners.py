@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from small_tasks import regression
-from vocabulary import assume, each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Dynamics, Privacy, algorithms, gossip, trust
+from mfdl import Privacy, algorithms, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, JointNoise, StepNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
@@ -21,9 +21,8 @@ from mfdl.privacy.symmetry import Symmetries
 from mfdl.privacy.victim_sensitivity import ADDED
 from mfdl.testing.oracles import dense_noising, largest_over_patterns
 
-RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 PLAIN = algorithms.dp_dsgd(RING, Cyclic(2, 2))
-HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
 SOLVER = 2e-6  # relative accuracy of the reference solver
 
 
@@ -58,7 +57,7 @@ def owned(draw):
     same_steps = draw(st.booleans())
     of_nodes = [draw(st.sampled_from(schemes)) for _ in range(1 if same_steps else n)]
     scheme = of_nodes[0] if same_steps else ParticipationByNode(of_nodes)
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=3"), 1.0)
+    dynamics = dynamics_on("path:n=3", 1.0)
     plain = algorithms.dp_dsgd(dynamics, EveryStep(T))
     algorithm = dataclasses.replace(plain, noise=over_nodes(draw, T, n))
     owners = draw(st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 1, 2)]))
@@ -125,7 +124,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 
 
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
-    three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    three = algorithms.dp_dsgd(dynamics_on("path:n=3"), EveryStep(2))
     alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
     assert (joint.sensitivity_squared, joint.bound) == (pytest.approx(4 * alone.sensitivity_squared), "upper")
     assert joint.non_adaptive_sensitivity.form == ADDED
@@ -134,7 +133,7 @@ def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_add
 
 def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound():
     """The other node knows the noise of the only edge, but holds the record itself."""
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=2"))
+    dynamics = dynamics_on("path:n=2")
     pair = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=0.0, sigma_cor=1.0)
     alone, joint = mfdl.privacy.sensitivity_by_victim(pair, trust.Coalitions(1), victims=[0, (0, 1)])
     assert math.isinf(alone.sensitivity_squared)
@@ -144,7 +143,7 @@ def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound(
 
 @pytest.mark.parametrize("name", ["dp-dsgd", "decor", "mafalda"])
 def test_full_collusion_against_owners_is_the_view_of_all_other_nodes(name):
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=4", learning_rate=0.1)
     options = {"sigma_ldp": 1.0, "sigma_cor": 2.0} if name == "decor" else {}
     algorithm = algorithms.build(name, dynamics, EveryStep(3), **options)
     groups = [(0, 1), (0, 2), (0, 1, 2, 3)]
@@ -190,14 +189,14 @@ def test_a_bare_view_has_joint_numbers():
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
     everybody = mfdl.account(
-        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **HOW), noise_std=1.0
+        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
     )
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
 # ---- what is said and refused ----------------------------------------------------------------------------------------
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **HOW), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
     guarantee = mechanism.guarantee
     assert guarantee.noise_std == pytest.approx(2.0)
     assert dict(guarantee.fields())["owners"].startswith("any 2 nodes may hold the same record, each owner")
@@ -205,19 +204,19 @@ def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     assert mfdl.Guarantee.from_dict(guarantee.to_dict()) == guarantee
     mechanism.save(tmp_path / "owned.mfdl")
     assert mfdl.Mechanism.load(tmp_path / "owned.mfdl").guarantee == guarantee
-    losses = mfdl.losses(PLAIN, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 3), 2])
+    losses = mfdl.losses(PLAIN, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 3), 2])
     of_node, of_group = losses.by_victim(1.0)
     assert (of_node.victim, of_node.owners) == ("2", Owners())
     assert (of_group.victim, of_group.owners) == ("0 and 3", Owners([(0, 3)]))
     assert "for a record held by nodes 0 and 3" in of_group.sentence()
     assert [row["victim"] for row in losses.table()] == ["2", "0 and 3"]
     with pytest.raises(InvalidInput, match="same owners"):
-        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **HOW), noise_std=1.0))
+        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0))
 
 
 def test_named_groups_count_beside_the_nodes():
     single_owner, two, pair = (
-        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **HOW), noise_std=1.0)
+        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **ZERO_OUT), noise_std=1.0)
         for owners in (1, 2, [(0, 3)])
     )
     assert single_owner.mu < two.mu == pair.mu
@@ -237,7 +236,7 @@ def test_named_groups_count_beside_the_nodes():
     (Owners(2, same_steps=True), 1, True),
 )
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **HOW), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **ZERO_OUT), mu=1.0)
     task = regression(record_owners=declared)
     if covered:
         mfdl.replay(mechanism, task, seeds=[0])
@@ -255,17 +254,19 @@ def test_training_refuses_records_of_more_owners_than_accounted(accounted, decla
     ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
 )
 def test_owners_that_make_no_sense_are_refused(given, why):
-    refuses(why, lambda: mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **HOW), noise_std=1.0))
+    refuses(why, lambda: mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **ZERO_OUT), noise_std=1.0))
 
 
 def test_secret_batches_and_too_many_groups_are_refused():
     bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0)
+        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.losses(bins, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 1)])
-    large = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("ring:n=200")), EveryStep(1))
-    unsupported("19900 groups", lambda: mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0))
+        mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)])
+    large = algorithms.dp_dsgd(dynamics_on("ring:n=200"), EveryStep(1))
+    unsupported(
+        "19900 groups", lambda: mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
+    )
 
 
 GRAPHS = ("ring:n=5", "torus:rows=3,cols=3", "hypercube:dim=3", "path:n=5", "star:n=5", "florentine")
@@ -273,7 +274,7 @@ NAMES = ("dp-dsgd", "muffliato", "mafalda", "gradient-tracking", "delayed-dsgd",
 
 
 def built(spec, name="dp-dsgd", steps=3, rounds=1):
-    dynamics = Dynamics(gossip.metropolis_hastings(spec), 0.1, gossip_rounds=rounds)
+    dynamics = dynamics_on(spec, 0.1, gossip_rounds=rounds)
     return algorithms.build(name, dynamics, EveryStep(steps))
 
 

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
 from scipy.sparse.linalg import aslinearoperator
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, PoissonSampling, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import BallsInBins, PoissonSampling, UnsupportedMechanism, algorithms, trust
 from mfdl.noise import LocalNoise
 from mfdl.participation import (
     Cyclic,
@@ -31,7 +31,7 @@ from mfdl.privacy.forms import dense_form as rational_form
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, largest_signed_sum, rational
 from mfdl.testing.oracles.curve_oracles import attacked, pattern_laws
 
-DYNAMICS = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+DYNAMICS = dynamics_on("ring:n=3", 0.1)
 ASKED = {"trust": trust.LDP(), "clip_norm": 1.0}
 
 
@@ -155,11 +155,7 @@ def test_calibrated_noise_meets_its_target_and_little_more(scheme):
     )
     assert 0.995 < mechanism.guarantee.epsilon(1e-5) <= 1.0
     assert mechanism.guarantee.participation == scheme.describe()
-    hidden = mfdl.account(
-        with_encoder(scheme, C),
-        mfdl.Privacy(trust.PNDP(attackers=[0]), adjacency="zero-out", clip_norm=1.0),
-        noise_std=2.0,
-    )
+    hidden = mfdl.account(with_encoder(scheme, C), mfdl.Privacy(trust.PNDP(attackers=[0]), **ZERO_OUT), noise_std=2.0)
     assert hidden.epsilon(1e-5) >= mfdl.account(
         with_encoder(scheme, C), mfdl.Privacy(adjacency="zero-out", **ASKED), noise_std=2.0
     ).epsilon(1e-5) * (1 - 1e-9)

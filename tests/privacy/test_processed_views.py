@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse.linalg import aslinearoperator
-from vocabulary import given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl import (
@@ -78,7 +78,7 @@ def test_what_is_known_of_the_source_is_known_of_the_processed_view():
 
 
 def test_what_is_known_and_proven_of_the_source_is_of_the_processed_view():
-    algorithm = mfdl.algorithms.decor(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), STEPS)
+    algorithm = mfdl.algorithms.decor(dynamics_on("ring:n=4"), STEPS)
     source = mfdl.trust.PNDP([0]).view(algorithm, 1)
     of_source = view_losses(source, STEPS)
     rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def test_losses_of_one_source_do_not_answer_for_another():
         View.processed(S, View(gradients, np.diag([1.0, 1.0, noise]), rank="numerical", rank_tolerance=tolerance))
         for noise, tolerance in ((1.0, 2.0**-40), (0.1, 2.0**-12))
     )
-    privacy = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=EveryStep(2))
+    privacy = mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT)
     losses = mfdl.losses(first, privacy)
     refuses("trust must be left out", dataclasses.replace, losses, algorithm=second)
 
@@ -358,7 +358,7 @@ def test_who_looks_further_encloses_more_tightly(monkeypatch):
 
 @pytest.mark.parametrize("trust", ["eavesdropper", "ldp"])
 def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
-    algorithm = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_cor=0.7)
+    algorithm = decor(dynamics_on("ring:n=30"), Cyclic(2, 2), sigma_cor=0.7)
     model = mfdl.trust.named(trust)
     whole = sensitivity_by_victim(algorithm, model)
     monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 5)
@@ -366,7 +366,7 @@ def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
         assert in_parts.bound == wanted.bound == "exact"
         assert_allclose(in_parts.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
         assert in_parts.sensitivity_squared >= wanted.sensitivity_squared * (1 - 1e-9)
-    silent = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_ldp=0.0)
+    silent = decor(dynamics_on("ring:n=30"), Cyclic(2, 2), sigma_ldp=0.0)
     assert np.isinf([loss.sensitivity_squared for loss in sensitivity_by_victim(silent, model)]).all()
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from vocabulary import assume, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Guarantee, PoissonSampling, View, algorithms, gossip, trust
@@ -18,7 +18,6 @@ from mfdl.testing.oracles.adaptive import Reaction, adaptive_total_variation
 from mfdl.testing.oracles.curve_oracles import attacked, of_means, pattern_laws, sampled_delta
 from mfdl.testing.tasks import linear_task
 
-ZERO_OUT = {"adjacency": "zero-out", "clip_norm": 1.0}
 EPSILONS = [0.0, 0.7]
 WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
 
@@ -129,7 +128,7 @@ def test_one_row_a_step_has_the_number_of_its_encoder():
     bins, rng = BallsInBins(2, 3), np.random.default_rng(0)
     C = np.tril(rng.uniform(-1, 1, (6, 6)), -1) + np.diag(rng.uniform(0.5, 1.5, 6))
     view = View(C, np.eye(6), models=(np.zeros((6, 6)), np.zeros((6, 6))), row_steps=range(6))
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     algorithm = algorithms.mf_dsgd(dynamics, bins, C)
     of_view = mfdl.account(view, mfdl.Privacy(participation=bins, **ZERO_OUT), noise_std=2.0)
     of_nodes = mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=2.0)
@@ -169,7 +168,7 @@ def test_gradients_that_react_to_hidden_messages_lose_more_than_fixed_ones():
 @pytest.mark.parametrize("scheme", [BallsInBins(2, 2), PoissonSampling(0.3, 4), RandomAllocation(2, 2)])
 @pytest.mark.parametrize("model", [trust.PNDP([0]), trust.SecureSum(), trust.Central()], ids=lambda m: m.name)
 def test_fixed_gradients_lose_at_most_what_all_messages_show_and_training_states_that(scheme, model):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), scheme)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), scheme)
     losses = mfdl.losses(algorithm, mfdl.Privacy(model, **ZERO_OUT))
     seen = mfdl.account(algorithm, mfdl.Privacy(model.all_messages(), **ZERO_OUT), noise_std=1.0)
     stated = losses.guarantee(1.0)
@@ -185,7 +184,7 @@ def test_fixed_gradients_lose_at_most_what_all_messages_show_and_training_states
 def test_an_average_that_is_every_model_amplifies_for_adaptive_gradients(scheme):
     """On the complete graph the average of the messages is every model: noise of n nodes hides a record."""
     n = 4
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(f"complete:n={n}"), 0.1), scheme)
+    algorithm = algorithms.dp_dsgd(dynamics_on(f"complete:n={n}", 0.1), scheme)
     privacy = mfdl.Privacy(trust.Central(), **ZERO_OUT)
     mechanism = mfdl.calibrate(algorithm, privacy, epsilon=1.0, delta=1e-4)
     local = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-4)
@@ -238,7 +237,6 @@ def test_what_is_not_covered_is_refused_with_the_way_out():
         mfdl.account(correlated, mfdl.Privacy(trust.PNDP([2]), **ZERO_OUT), noise_std=1.0)
 
 
-CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}
 LINE = Dynamics(gossip.from_array(np.array([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])), 1.0)
 MODELS = {"ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "pndp": trust.PNDP([0]), "central": trust.Central()}
 
@@ -277,18 +275,20 @@ def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_st
 @given(mu=st.floats(1e-3, 10), epsilon=st.floats(0.05, 10), delta=st.sampled_from([1e-9, 1e-5]))
 def test_calibrated_noise_meets_its_target(mu, epsilon, delta):
     view = matrices(algorithms.dp_dsgd(LINE, EveryStep(2)), MODELS["pndp"])
-    by_mu = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), mu=mu)
+    by_mu = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), mu=mu)
     assert mu * (1 - 1e-12) <= by_mu.guarantee.mu <= mu
-    by_epsilon = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), epsilon=epsilon, delta=delta)
+    by_epsilon = mfdl.calibrate(
+        view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), epsilon=epsilon, delta=delta
+    )
     assert epsilon * (1 - 1e-6) <= by_epsilon.guarantee.epsilon(delta) <= epsilon
-    again = mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), noise_std=by_epsilon.noise_std)
+    again = mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), noise_std=by_epsilon.noise_std)
     assert again == by_epsilon.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(again.to_dict()))) == again
 
 
 def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
     single = View([[1.0, 1.0]], [[1.0, 1.0]], num_nodes=2)  # of one step: no gradient follows what is seen
-    guarantee = mfdl.account(single, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0)
+    guarantee = mfdl.account(single, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu == pytest.approx(math.sqrt(0.5))
     assert guarantee.compose_with(guarantee).mu == pytest.approx(1.0)
@@ -296,15 +296,17 @@ def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
 
 def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
     leaking = View(np.eye(2), [[1.0, 0.0], [0.0, 0.0]], num_nodes=2)
-    guarantee = mfdl.account(leaking, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=3.0)
+    guarantee = mfdl.account(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=3.0)
     assert {u: curve.mu for u, curve in guarantee.by_victim().items()}["1"] == math.inf
     assert guarantee.mu == math.inf
-    refuses("infinite loss", lambda: mfdl.calibrate(leaking, mfdl.Privacy(participation=EveryStep(1), **CLIP), mu=1.0))
+    refuses(
+        "infinite loss", lambda: mfdl.calibrate(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), mu=1.0)
+    )
 
 
 def test_what_a_view_lacks_is_refused_with_the_way_out():
     view = matrices(algorithms.dp_dsgd(LINE, EveryStep(2)), MODELS["pndp"])
-    calibrated = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), mu=1.0)
+    calibrated = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), mu=1.0)
     refuses("build the algorithm, e", lambda: mfdl.replay(calibrated, linear_task(3, np.ones((6, 1))), seeds=[0]))
     refuses("for another", lambda: mfdl.Mechanism(algorithms.dp_dsgd(LINE, EveryStep(2)), calibrated.guarantee))
     for options, message in (
@@ -315,12 +317,12 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
         ({"participation": EveryStep(2), "lipschitz": 1.0}, "lipschitz must be left out with a View"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            mfdl.account(view, mfdl.Privacy(**CLIP, **options), noise_std=1.0)
+            mfdl.account(view, mfdl.Privacy(**ZERO_OUT, **options), noise_std=1.0)
     refuses("only adaptive guarantees compose", calibrated.guarantee.compose_with, calibrated.guarantee)
     with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
         mfdl.calibrate(
             algorithms.dp_dsgd(LINE, EveryStep(2)),
-            mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **CLIP),
+            mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **ZERO_OUT),
             mu=1.0,
         )
 
@@ -348,8 +350,8 @@ def drawn_view(seed):
 
 
 def test_a_name_goes_through_the_three_doors():
-    dynamics, scheme = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), 0.1), mfdl.Cyclic(2, 2)
-    privacy = mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    dynamics, scheme = dynamics_on("path:n=3", 0.1), mfdl.Cyclic(2, 2)
+    privacy = mfdl.Privacy(trust.LDP(), **ZERO_OUT)
     named = dataclasses.replace(privacy, participation=scheme)
     algorithm = mfdl.algorithms.build("bsr", dynamics, scheme)
     seal = mfdl.account(algorithm, privacy, noise_std=2.0).seal
@@ -361,7 +363,7 @@ def test_a_name_goes_through_the_three_doors():
         (lambda: mfdl.account("bsr", named, noise_std=2.0), "needs dynamics"),
         (lambda: mfdl.account(algorithm, privacy, noise_std=2.0, dynamics=dynamics), "this one has its own"),
         (lambda: mfdl.account("bsq", named, noise_std=2.0, dynamics=dynamics), "did you mean 'bsr'"),
-        (lambda: mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0), "give it to mfdl.calibrate"),
+        (lambda: mfdl.Privacy(trust.LDP(), mu=1.0, **ZERO_OUT), "give it to mfdl.calibrate"),
         (lambda: mfdl.calibrate(algorithm, privacy, noise_std=1.0, mu=1.0), "mu must be left out"),
         (lambda: mfdl.account(algorithm, privacy, noise_std=1.0, adjacency="zero-out"), "give it to mfdl.Privacy"),
     ):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from vocabulary import given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized
@@ -30,7 +30,7 @@ from mfdl.testing import (
     trust_models,
 )
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+RING = dynamics_on("ring:n=4")
 
 
 def louder(noise, factor):
@@ -96,7 +96,7 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
             math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())
         )
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
-            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
@@ -141,9 +141,9 @@ def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
 def test_a_singular_shared_encoder_is_named_as_the_reason():
     C = np.eye(128) + 3 * np.eye(128, k=-1)  # more steps than are inverted exactly
     for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
-        algorithm = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
+        algorithm = decentralized("singular", dynamics_on("path:n=2"), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
-            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
         F[k, k], F[k + 1, k] = size, -size
     F[:, len(pairs) :] = private * np.eye(n)
     holders = np.ones((F.shape[1], n), dtype=bool)
-    dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
+    dynamics = dynamics_on(f"path:n={n}")
     for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpatioTemporalNoise(np.eye(2), F, holders, n)):
         algorithm = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
         for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
@@ -183,7 +183,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
 @pytest.mark.parametrize("graph", ["path:n=4", "florentine"])
 def test_noise_that_cancels_leaves_no_residue_to_count(graph, rate):
     """Zip-DL's noise cancels in the average; what rounding leaves of it, 1e-17, hides nothing."""
-    algorithm = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
+    algorithm = algorithms.zip_dl(dynamics_on(graph, rate), Single(3))
     losses = sensitivity_by_victim(algorithm, trust.ReleasedOnly(), release="average")
     assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
 
@@ -221,6 +221,6 @@ def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
         F[k, k], F[k + 1, k] = size, -size
     F[:, 4:] = 0.01 * np.eye(n)
     noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
-    algorithm = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
+    algorithm = decentralized("pairs", dynamics_on("path:n=5"), Cyclic(1, 1), noise)
     for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
         assert loss.non_adaptive_sensitivity.lower <= 2e3 * (1 + 1e-6) <= loss.non_adaptive_sensitivity.squared

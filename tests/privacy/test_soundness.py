@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vocabulary import given, st
+from vocabulary import dynamics_on, given, st
 
 from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
@@ -336,6 +336,6 @@ def test_a_few_cases_of_statements_on_runs(words, statements_of_runs):
 
 
 def test_victims_come_back_in_the_order_in_which_they_were_given():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(2))
+    algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4"), EveryStep(2))
     assert [loss.victim for loss in sensitivity_by_victim(algorithm, trust.PNDP([0]), victims=[3, 1, 3])] == [3, 1]
     assert [loss.victim for loss in sensitivity_by_victim(algorithm, trust.PNDP([0]))] == [1, 2, 3]

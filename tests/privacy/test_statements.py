@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _guarantees import guarantees
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import (
@@ -41,7 +41,7 @@ from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.questions import Fingerprint
 from mfdl.testing import linear_algorithms, trust_models
 
-DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))
+DYN = dynamics_on("path:n=4")
 GIVEN = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 
 
@@ -102,9 +102,7 @@ def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
 
 def test_a_mechanism_rests_on_the_constant_that_was_accounted():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(6))
-    calibrated = calibrate(
-        algorithm, Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, lipschitz=1.0), mu=1.0
-    )
+    calibrated = calibrate(algorithm, Privacy(trust.ReleasedOnly(), lipschitz=1.0, **ZERO_OUT), mu=1.0)
     assert calibrated.lipschitz == 1.0
     assert "Lipschitz with constant 1.0" in str(calibrated.guarantee)
     assert any("Lipschitz with constant 1.0" in note for note in calibrated.guarantee.notes)
@@ -115,8 +113,8 @@ def test_a_mechanism_rests_on_the_constant_that_was_accounted():
 
 def test_constants_of_single_steps_are_stated_by_the_smallest():
     """The number counts on 0.5 in the second step: a statement that assumes 1 everywhere would promise it for more."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
-    question = Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("star:n=5", 0.5), EveryStep(3))
+    question = Privacy(trust.ReleasedOnly(), **ZERO_OUT)
     by_step, all_one, all_half = (
         Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
     )
@@ -124,12 +122,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     assert by_step.rests_on == 0.5
     for words in (str(by_step.guarantee(1.0)), repr(by_step), by_step._repr_html_()):
         assert "Lipschitz with constant 0.5" in words
-    pairs = pairwise(
-        algorithm,
-        Privacy(adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5),
-        attackers=[1, 2],
-        progress=False,
-    )
+    pairs = pairwise(algorithm, Privacy(release="none", lipschitz=0.5, **ZERO_OUT), attackers=[1, 2], progress=False)
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
     assert Losses.of_victim_sensitivities(algorithm, question, both).rests_on == 0.5
@@ -137,7 +130,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
-    calibrated = calibrate(algorithm, Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.PNDP([0]), **ZERO_OUT), noise_std=1.0)
     losses = sensitivity_by_victim(algorithm, trust.PNDP([0]))
     for adaptive in (True, False):
         last = guarantee_of(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
@@ -210,7 +203,7 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
 
     built = algorithms.dp_dsgd(DYN, EveryStep(2))
     assert {loss.release for loss in sensitivity_by_victim(built, Mixed())} == {"not applicable", "all"}
-    guarantee = account(built, Privacy(Mixed(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    guarantee = account(built, Privacy(Mixed(), **ZERO_OUT), noise_std=1.0)
     assert guarantee.release == "all"
 
 
@@ -246,7 +239,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     """A part of the victims is never stated as every node, and no other question is put on losses."""
     each = mfdl.participation.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     algorithm = algorithms.dp_dsgd(DYN, each)
-    question = Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    question = Privacy(trust.LDP(), **ZERO_OUT)
     some, everybody = Losses.of(algorithm, question, victims=[0]), Losses.of(algorithm, question)
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         refuses("node 1 is missing", call)
@@ -279,13 +272,10 @@ def test_a_file_is_what_it_claims_and_says_so(tmp_path):
 def test_an_index_and_a_label_are_two_attackers():
     """Nodes labelled "1", "0": the index 0 and the label "0" are two nodes, though both read "node 0"."""
     graph = nx.relabel_nodes(nx.path_graph(3), {0: "1", 1: "0", 2: "2"})
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph)), EveryStep(2))
+    algorithm = algorithms.dp_dsgd(dynamics_on(graph), EveryStep(2))
     labels = list(algorithm.dynamics.gossip.labels)
     index, label = trust.PNDP([labels.index("1")]), trust.PNDP(["0"])
-    first, second = (
-        account(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
-        for model in (index, label)
-    )
+    first, second = (account(algorithm, Privacy(model, **ZERO_OUT), noise_std=1.0) for model in (index, label))
     second = dataclasses.replace(second, attacker=first.attacker).sealed(second.fingerprint)
     refuses("stands for others", first.compose_with, second)
     assert math.isclose(first.compose_with(first).mu, math.sqrt(2) * first.mu)
@@ -339,18 +329,18 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
     (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
 )
 def test_a_number_says_which_rule_gave_it(algorithm, model, rule, way_out):
-    guarantee = account(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+    guarantee = account(algorithm, Privacy(model, **ZERO_OUT), noise_std=1.0)
     assert bool(guarantee.why) == (guarantee.bound == "upper" or guarantee.mu == math.inf)
     assert all(any(text in guarantee.why for text in words.split("|")) for words in (rule, way_out))
     assert str(guarantee).endswith(guarantee.why)
 
 
 def test_a_number_that_is_infinite_names_the_victim():
-    labelled = Dynamics(gossip.metropolis_hastings("florentine"))
+    labelled = dynamics_on("florentine")
     algorithm = algorithms.dp_dsgd(labelled, EveryStep(2))
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
-    question = Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    question = Privacy(model, **ZERO_OUT)
     losses = mfdl.losses(algorithm, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     refuses("for node 'Medici', the worst victim", losses.calibrate, mu=1.0)
@@ -368,7 +358,7 @@ def test_shift_reduction_is_named():
 
 def test_the_worst_of_several_attackers_is_explained():
     C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
-    algorithm = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
+    algorithm = algorithms.mf_dsgd(dynamics_on("path:n=3", 0.5), EveryStep(4), C)
     for loss in sensitivity_by_victim(algorithm, trust.AnyReceiver(), method="certified"):
         assert bool(loss.explanation()) == (loss.adaptive_bound != "exact")
 
@@ -383,8 +373,7 @@ def test_every_loss_that_is_no_exact_number_is_explained():
                 assert bool(fixed) == (loss.bound != "exact" or math.isinf(loss.sensitivity_squared))
 
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
-CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}
+RING = dynamics_on("ring:n=4", 0.5)
 BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
 
 
@@ -393,7 +382,7 @@ BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
     [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
-    losses = Losses.of(BINS, Privacy(trust.LDP(), **CLIP))
+    losses = Losses.of(BINS, Privacy(trust.LDP(), **ZERO_OUT))
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(losses, privacy=dataclasses.replace(losses.privacy, **change))
 
@@ -407,43 +396,43 @@ def test_matrices_have_no_trust_model_by_name():
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
         with pytest.raises(InvalidInput, match="trust must be left out with a View"):
-            Losses.of(view, Privacy(model, **CLIP, participation=EveryStep(2)))
+            Losses.of(view, Privacy(model, **ZERO_OUT, participation=EveryStep(2)))
 
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
     view = trust.FullCollusion().view(algorithms.dp_dsgd(RING, EveryStep(2)), 0)
     with pytest.raises(InvalidInput, match="give the algorithm and the trust model"):
-        account(view, Privacy(participation=EveryStep(2), **CLIP), noise_std=1.0)
+        account(view, Privacy(participation=EveryStep(2), **ZERO_OUT), noise_std=1.0)
 
 
 def test_views_of_one_word_do_not_compose_unsealed():
     views = [View(np.eye(1), scale * np.eye(1)) for scale in (1.0, 2.0)]
-    first, second = (account(view, Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views)
+    first, second = (account(view, Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=1.0) for view in views)
     refuses("compose only against the same attackers", first.compose_with, second)
     refuses("unnamed trust models cannot", lambda: first.compose_with(dataclasses.replace(second, notes=("x",))))
 
 
 def test_nodes_whose_labels_read_alike_are_not_merged():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: 1, 1: "1", 2: 2}))
-    guarantee = account(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP), noise_std=1.0)
+    guarantee = account(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     refuses("read alike", guarantee.by_victim)
 
 
 def test_no_node_passes_for_all():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
-    losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
+    losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT))
     refuses("no node may be called 'every node'", losses.by_victim, 1.0)
 
 
 def test_calibrated_guarantees_know_every_victim():
     for algorithm in (BINS, algorithms.dp_dsgd(RING, EveryStep(2))):
-        guarantee = calibrate(algorithm, Privacy(trust.LDP(), **CLIP), epsilon=1.0, delta=1e-5).guarantee
+        guarantee = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-5).guarantee
         assert guarantee.by_victim().keys() == {"0", "1", "2", "3"}
         assert all(curve.epsilon(1e-5) <= 1.0 for curve in guarantee.by_victim().values())
 
 
 def test_a_mu_is_met_by_no_curve_without_one():
-    curve = account(BINS, Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
+    curve = account(BINS, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).curve
     unsupported("has no mu", lambda: Target(mu=1.0).missed_by(curve))
     assert not Target(mu=1.0).missed_by(Gaussian(1.0, "zero-out"))
 
@@ -451,12 +440,12 @@ def test_a_mu_is_met_by_no_curve_without_one():
 def test_victims_of_secret_batches_are_nodes():
     for victims in ([100], [], [-1]):
         with pytest.raises(InvalidInput, match="victim"):
-            Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=victims)
-    single = Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=[2])
+            Losses.of(BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=victims)
+    single = Losses.of(BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=[2])
     assert [loss.victim for loss in single.of_victims] == [2]
 
 
-PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
+PATH = algorithms.dp_dsgd(dynamics_on("path:n=3"), Cyclic(2, 2))
 
 
 @given(40, data=st.data(), adjacency=st.sampled_from(ADJACENCIES), noise_std=st.sampled_from([0.0, 0.5, 3.0]))
@@ -490,7 +479,5 @@ def test_a_multiple_of_the_sensitivity():
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
     for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
         refuses("exactly one of noise_std", losses.noise_std, **both)
-    silent = Losses.of(
-        algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
-    )
+    silent = Losses.of(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT))
     refuses("finite sensitivity; give noise_std", silent.noise_std, noise_multiplier=1.0)

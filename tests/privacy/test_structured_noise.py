@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, EveryStep, MinSeparation, UnsupportedMechanism, algorithms, trust
@@ -26,7 +26,7 @@ from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.testing import ALL_SCHEMES, largest_over_patterns, largest_signed_sum, participations
 
 SOLVER = 2e-6
-RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ring:n=4")))
+RING = dynamics_on(mfdl.graphs.load("ring:n=4"))
 MANY = 2 * 10**4
 
 
@@ -109,7 +109,7 @@ def long_encoders():
 def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
     encoder = long_encoders()[kind]
     algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     first = np.zeros(MANY)
     first[::100] = 1.0
     later = np.roll(first, 50)
@@ -208,9 +208,7 @@ def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
 def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     encoder = structured_encoder(kind, np.linspace(-1, 0.5, 8), 6)
     calibrated = mfdl.calibrate(
-        algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
-        mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0),
-        mu=1.0,
+        algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder), mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0
     )
     calibrated.save(tmp_path / "made.mfdl")
     again = mfdl.Mechanism.load(tmp_path / "made.mfdl")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis.extra import numpy as numbers
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl.commands import main
@@ -27,7 +27,7 @@ from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs
 from mfdl.runs.run_steps import CONDITIONS, RunSteps, save_steps
 
-PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
 GRAPH = nx.relabel_nodes(nx.cycle_graph(4), dict(enumerate("abcd")))
 
@@ -77,7 +77,7 @@ class TestObjects:
                 assert run.mechanism.guarantee.mu == pytest.approx(mu)
 
     def test_an_algorithm_a_mechanism_and_the_function_that_builds_it_have_the_same_numbers(self, compared):
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
+        dynamics = dynamics_on(GRAPH, 0.1)
         algorithm = two_bands(dynamics, mfdl.Cyclic(2, 2))
         mechanism = mfdl.calibrate(algorithm, PRIVACY, mu=9.0)
         losses = [row["final_test_loss_mean"] for row in compared.table() if row["mechanism"] == "two_bands"]
@@ -101,7 +101,7 @@ class TestObjects:
         assert set(Store(compared.folder / "runs").hashes) == before
 
     def test_a_number_that_is_an_index_and_another_node_s_label_is_refused(self):
-        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), adjacency="zero-out", clip_norm=1.0)
+        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), **ZERO_OUT)
         numbered = nx.relabel_nodes(nx.cycle_graph(4), {0: 1, 1: 2, 2: 3, 3: 4})
         with pytest.raises(InvalidInput, match="write '1' for the label, or '#1' for the index"):
             mfdl.compare(["dp-dsgd"], graph=numbered, task="digits", privacy=privacy, mu=1.0, **SMALL)
@@ -129,7 +129,7 @@ class TestObjects:
             attackers=["a"],
             name="insider",
         )
-        privacy = mfdl.Privacy(insider, adjacency="zero-out", clip_norm=1.0)
+        privacy = mfdl.Privacy(insider, **ZERO_OUT)
         result = mfdl.compare(["dp-dsgd", two_bands], graph=GRAPH, task=task(), privacy=privacy, mu=1.0, **SMALL)
         assert {row["trust"] for row in result.table()} == {"insider"}
         for run in result.runs.values():
@@ -142,7 +142,7 @@ class TestObjects:
         other = nx.relabel_nodes(GRAPH, dict(zip("abcd", "dcbe", strict=True)))
         with pytest.raises(InvalidInput, match="holds the records of other nodes: its node 0 is 'a'"):
             mfdl.compare(["dp-dsgd"], graph=other, task=task(), privacy=PRIVACY, mu=1.0, **SMALL)
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(other), 0.1)
+        dynamics = dynamics_on(other, 0.1)
         mechanism = mfdl.calibrate(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 2)), PRIVACY, mu=1.0)
         refuses("build the task for the mechanism's graph", lambda: mfdl.replay(mechanism, task(), seeds=[0]))
 
@@ -174,9 +174,9 @@ class TestObjects:
         ({"mu": []}, "mu must hold at least one value"),
         ({"mu": "much"}, "mu must be a number or several"),
         ({"privacy": "ldp"}, "privacy must be a Privacy"),
-        ({"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, owners=2)}, "a comparison takes no owners"),
+        ({"privacy": mfdl.Privacy(owners=2, **ZERO_OUT)}, "a comparison takes no owners"),
         (
-            {"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=mfdl.Cyclic(3, 2))},
+            {"privacy": mfdl.Privacy(participation=mfdl.Cyclic(3, 2), **ZERO_OUT)},
             "privacy and the options both say epochs",
         ),
         ids=itertools.count(),
@@ -189,11 +189,7 @@ class TestObjects:
     def test_an_algorithm_of_another_run_is_refused_with_the_difference(self):
         gossip = mfdl.gossip.metropolis_hastings(GRAPH)
         for dynamics, scheme, message in (
-            (
-                mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.1),
-                mfdl.Cyclic(2, 2),
-                "of other nodes than this graph has",
-            ),
+            (dynamics_on("ring:n=4", 0.1), mfdl.Cyclic(2, 2), "of other nodes than this graph has"),
             (mfdl.Dynamics(gossip, 0.1), mfdl.Cyclic(2, 3), "and this run has cyclic"),
             (mfdl.Dynamics(gossip, 0.2), mfdl.Cyclic(2, 2), "has other learning rates"),
         ):
@@ -249,7 +245,7 @@ class TestDoors:
         ids=str,
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
-        asked = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=privacy)
+        asked = mfdl.Privacy(participation=privacy, **ZERO_OUT)
         assert options.items() <= options_of(asked).items()
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
         assert Experiment(**options_of(asked), **target).scheme() == privacy
@@ -272,12 +268,7 @@ class TestDoors:
 
     def test_a_plan_is_trained_with_its_rate(self):
         plan = mfdl.plan(
-            "ring:n=4",
-            8,
-            mfdl.Privacy(adjacency="zero-out", clip_norm=1.0),
-            mu=1.0,
-            designs=["dp-dsgd,b=2,k=2"],
-            curvature="power:1:3",
+            "ring:n=4", 8, mfdl.Privacy(**ZERO_OUT), mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3"
         )
         mine = mfdl.compare(graph=GRAPH, task=task(), seeds=1, progress=False, **plan.best.options())
         (row,) = mine.table()

@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from vocabulary import each, refuses
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
 from mfdl.participation import EveryStep
@@ -122,7 +122,7 @@ def test_logarithmic_only_when_ranges_demand_it(last):
 
 def trained(build, steps, noise_std=20.0):
     graph = mfdl.graphs.load("ring:n=3")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.5)
+    dynamics = dynamics_on(graph, 0.5)
     protected = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     mechanism = mfdl.calibrate(
         build(dynamics, mfdl.EveryStep(steps)), mfdl.Privacy(**protected), noise_std=noise_std * steps

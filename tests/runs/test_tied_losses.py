@@ -11,10 +11,10 @@ import networkx as nx
 import numpy as np
 import pytest
 from rich.console import Console
-from vocabulary import given, st
+from vocabulary import ZERO_OUT, dynamics_on, given, st
 
 import mfdl
-from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
+from mfdl import EveryStep, algorithms, trust
 from mfdl.commands import account_tables, terminal
 from mfdl.commands.account import AccountConfig
 from mfdl.commands.account_losses import run_account
@@ -32,7 +32,6 @@ GRAPHS = {
     "circulant graph": nx.circulant_graph(9, [1, 3]),
     "Petersen graph": nx.petersen_graph(),
 }
-PROTECTED = {"adjacency": "zero-out", "clip_norm": 1.0}
 LAST_BITS = 1e-12
 
 
@@ -41,14 +40,14 @@ def losses_on(name):
     graph = nx.Graph()
     graph.add_nodes_from(range(len(GRAPHS[name])))
     graph.add_edges_from(GRAPHS[name].edges)
-    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    dynamics = dynamics_on(graph)
     algorithm = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
-    return mfdl.losses(algorithm, mfdl.Privacy(trust.Coalitions(1), **PROTECTED))
+    return mfdl.losses(algorithm, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT))
 
 
 @functools.cache
 def pairs_on(name):
-    return mfdl.pairwise(losses_on(name).algorithm, mfdl.Privacy(**PROTECTED))
+    return mfdl.pairwise(losses_on(name).algorithm, mfdl.Privacy(**ZERO_OUT))
 
 
 def perturbed(losses, factors):
@@ -148,7 +147,7 @@ def test_table_and_pictures_say_that_losses_tie(monkeypatch):
 
 def test_an_infinite_loss_names_the_first_of_the_victims():
     silent = algorithms.dsgd(losses_on("ring").algorithm.dynamics, EveryStep(2))
-    guarantee = mfdl.account(silent, mfdl.Privacy(trust.LDP(), **PROTECTED), noise_std=1.0)
+    guarantee = mfdl.account(silent, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     assert guarantee.why.endswith("(node 0, one of 8 that lose most).")
 
 

@@ -10,7 +10,7 @@ import scipy.linalg
 from hypothesis import settings
 from last_bits import nudged
 from numpy.testing import assert_allclose
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, trust
@@ -370,7 +370,7 @@ def test_encoders_with_structure_get_the_bound_of_the_array(scheme):
 
 @pytest.mark.parametrize("scheme", [Cyclic(2, 3), MinSeparation(6, 2, 2)])
 def test_it_is_calibrated_and_trained_by_hand_but_not_by_the_executor(scheme):
-    ring = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
+    ring = dynamics_on("ring:n=4")
     circumstances = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     mine, known = (
         mfdl.calibrate(mfdl.algorithms.bsr(ring, each, bandwidth=3), mfdl.Privacy(**circumstances), mu=1.0)
@@ -387,7 +387,7 @@ def test_what_takes_the_patterns_themselves_is_refused():
     unsupported("not listed", mine.classes)
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
         mfdl.calibrate(
-            mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mine),
-            mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit="user"),
+            mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mine),
+            mfdl.Privacy(trust.LDP(), unit="user", **ZERO_OUT),
             mu=1.0,
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, settings
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, gossip
@@ -253,7 +253,7 @@ def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(algorithm, model))
 
 
-ZIP = mfdl.algorithms.zip_dl(Dynamics(gossip.metropolis_hastings("complete:n=2")), Cyclic(1, 1))
+ZIP = mfdl.algorithms.zip_dl(dynamics_on("complete:n=2"), Cyclic(1, 1))
 MASKS = trust_models(ZIP, kinds=["masks"])
 
 

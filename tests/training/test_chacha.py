@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 from numpy.testing import assert_array_equal
 from small_tasks import module_at, regression, squared
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl.errors import InvalidInput
@@ -217,7 +217,7 @@ def node(key, steps=()):
     """A node of fresh noise that has taken some steps."""
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
-    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mfdl.Cyclic(3, 2))
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))
     calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from archives import edited
 from small_tasks import regression
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, each, given, refuses, st
 
 import mfdl
 from mfdl import Dynamics, EveryStep, InvalidInput, NoiseKey, algorithms, files, gossip, replay, trust
@@ -100,7 +100,7 @@ def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, message):
 def killed_run(tmp_path):
     """(arguments of `replay`, folder, current files): killed before its last checkpoint removed older files."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("ring:n=4"), 0.1), EveryStep(2))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=0.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=0.0)
     run = {"mechanism": mechanism, "task": regression(8), "seeds": [0], "eval_every": 1, "progress": False}
     run["checkpoint_folder"] = tmp_path / "run"
     folder = tmp_path / "run" / "seed-0"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from small_tasks import classes, some_models
-from vocabulary import given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, partition, replay, trust
+from mfdl import BallsInBins, NoiseKey, PoissonSampling, algorithms, partition, replay, trust
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task
@@ -29,7 +29,7 @@ def task_of(sizes=4 * NODES, dim=2, seed=0):
 def sampled_mechanism(
     rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options
 ):
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+    dynamics = dynamics_on("ring:n=3", 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
     return mfdl.calibrate(
         algorithm, mfdl.Privacy(trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip), noise_std=noise_std
@@ -265,10 +265,8 @@ def test_records_draw_the_patterns_that_were_accounted(scheme):
 
 @pytest.mark.parametrize("scheme", SCHEMES[2:], ids=lambda scheme: scheme.describe())
 def test_a_run_trains_and_states_its_guarantee(scheme):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), scheme)
-    mechanism = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), epsilon=2.0, delta=1e-5
-    )
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.1), scheme)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=2.0, delta=1e-5)
     run = replay(mechanism, task_of(30), seeds=[0], progress=False)
     assert "diverged" not in run.outcome
     assert scheme.describe() in run.statement()

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from numpy.testing import assert_allclose
-from vocabulary import given, st
+from vocabulary import dynamics_on, given, st
 
 from mfdl import Cyclic, Dynamics, NoiseKey, gossip
 from mfdl.testing import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
@@ -199,7 +199,7 @@ def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradien
     The gradient moves g + e by d; rounding state + gradient first would have moved the message by 2.8 rate ||d||.
     """
     rate, dim, clip = 1e-4, 20_000, 0.01
-    algorithm = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), rate), Cyclic(1, 1))
+    algorithm = build_algorithm("dp-dsgd", dynamics_on("complete:n=2", rate), Cyclic(1, 1))
     ex, rng = Executor(algorithm, dtype=torch.float32), np.random.default_rng(0)
 
     def normal(size, scale):
@@ -221,7 +221,7 @@ def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradien
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
     """Shared noise of 1e6 beside gradients of 0.01: in float32 its grid is 0.06, to which g alone would be rounded."""
-    algorithm = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), 1.0), Cyclic(1, 1))
+    algorithm = build_algorithm("dp-dsgd", dynamics_on("complete:n=2", 1.0), Cyclic(1, 1))
     ex, rng = Executor(algorithm, dtype=torch.float32), np.random.default_rng(0)
     gradients = torch.tensor(0.01 * rng.standard_normal((2, 1000)), dtype=torch.float32)
     noise = torch.tensor(1e6 * rng.standard_normal((2, 1000)))

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 import torch
 from scipy import special
-from vocabulary import given, refuses, st
+from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl.errors import InvalidInput
@@ -26,7 +26,7 @@ from mfdl.training.shared_randomness import HolderKeys
 
 KEYS = HolderKeys.simulated(mfdl.NoiseKey(bytes(range(32))))
 NODES = 3
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(f"ring:n={NODES}"), 0.3)
+DYNAMICS = dynamics_on(f"ring:n={NODES}", 0.3)
 
 
 @dataclasses.dataclass(frozen=True)

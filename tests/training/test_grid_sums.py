@@ -9,7 +9,7 @@ import pytest
 import torch
 from _privacy import applied
 from small_tasks import module_at, regression, squared
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl.training.clipping import clipped_rows
@@ -191,9 +191,7 @@ def test_noise_without_a_proof_is_refused():
 def test_the_last_bits_of_a_message_on_the_grid_are_those_of_any_other():
     """The event of the pitfall of floats: multiples of 2^-53 among messages near zero, under g = 0 and g = 1."""
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP), mfdl.EveryStep(1))
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
-    )
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=1.0)
     for g in (0.0, 1.0):
         grid = GridSums(calibrated, 1, HolderKeys.simulated(KEY), 2.0**-20)
         released = grid.privatised(0, torch.full((1, 4000), g))

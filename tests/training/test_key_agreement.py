@@ -19,9 +19,9 @@ from hypothesis import settings
 from noises import philox_key
 from numpy.testing import assert_array_equal
 from small_tasks import regression
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
-from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, trust
+from mfdl import Cyclic, InvalidInput, NoiseKey, Privacy, algorithms, calibrate, replay, trust
 from mfdl.noise import IndependentNoise, StepNoise, ZeroNoise
 from mfdl.training import checkpoint
 from mfdl.training.column_generator import encode_context
@@ -176,9 +176,9 @@ def test_keys_are_shown_by_public_names_only():
 
 
 def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path, caplog, capfd):
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
+    dynamics = dynamics_on("ring:n=4", 0.1)
     algorithm = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_ldp=1.0, sigma_cor=2.0)
-    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     task = regression(16, build=lambda: torch.nn.Linear(3, 1))
     root = NoiseKey.from_entropy()
     used, derive = [root], NoiseKey.derive

@@ -13,7 +13,7 @@ import pytest
 import torch
 from small_tasks import squared
 from torch import nn
-from vocabulary import refuses, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode
@@ -263,9 +263,9 @@ def test_the_budget_covers_what_nodes_that_are_ahead_show():
     ahead = np.linalg.inv([[1.0, 0.0], [100.0, 1.0]])
     factor, holders = [[1.0, 0.1, 0.0], [-1.0, 0.0, 0.1]], np.array([[1, 1], [1, 0], [0, 1]], dtype=bool)
     noise = mfdl.noise.CausalNoise([ahead, np.eye(2), np.eye(2)], factor, holders, num_steps=2, num_nodes=2)
-    pair = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(nx.path_graph(2)), RATE)
+    pair = dynamics_on(nx.path_graph(2), RATE)
     algorithm = dataclasses.replace(mfdl.algorithms.dp_dsgd(pair, mfdl.participation.Single(2)), noise=noise)
-    conditions = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
+    conditions = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
     mechanism = mfdl.calibrate(algorithm, conditions, noise_std=1.0)
     node = live(mechanism=mechanism, node=0, keys=mfdl.NoiseKey.from_seed(0), publish=False)
     node.step(*batch(0))

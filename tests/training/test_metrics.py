@@ -8,10 +8,10 @@ from finished_runs import step_frame
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, module_at, regression, some_models
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
+from mfdl import Cyclic, InvalidInput, algorithms, replay, trust
 from mfdl.metrics import METRICS, requested
 from mfdl.runs import comparison_folder, load_steps
 from mfdl.runs.comparing import run_comparison
@@ -23,7 +23,7 @@ from mfdl.training.run import Run, final_steps
 
 OF_REGRESSION = tuple(name for name in METRICS if name != "average_accuracy")
 MECHANISM = mfdl.calibrate(
-    algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(3, 2)),
+    algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), Cyclic(3, 2)),
     mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5),
     noise_std=0.1,
 )
@@ -259,7 +259,7 @@ def test_means_over_seeds_need_every_seed():
 @pytest.fixture(scope="module")
 def run():
     """Far too little privacy budget for anything to be learned."""
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"), learning_rate=0.5)
+    dynamics = dynamics_on("ring:n=3", learning_rate=0.5)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=2))
     mechanism = mfdl.calibrate(
         algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0), epsilon=0.1, delta=1e-5

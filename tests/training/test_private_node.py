@@ -9,7 +9,7 @@ import torch
 from _privacy import applied
 from small_tasks import module_at, regression, squared
 from torch import nn
-from vocabulary import each, refuses, unsupported
+from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode
@@ -183,9 +183,7 @@ def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(on
 
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
-    calibrated = mfdl.calibrate(
-        mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1e6
-    )
+    calibrated = mfdl.calibrate(mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=1e6)
     module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
     nn.init.zeros_(module.weight)
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from vocabulary import assume, given, refuses, st
+from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl.algorithms.round import MAPS, SHAPES
@@ -27,7 +27,7 @@ from mfdl.training.streams import noise_stream
 
 EXACT = 1e-12  # of models and messages of size 1, in float64, over 8 steps
 GRAPH = mfdl.graphs.load("erdos-renyi:n=12,p=0.3,seed=1")
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
+DYNAMICS = dynamics_on(GRAPH, 0.1)
 CYCLIC, BINS = mfdl.Cyclic(epochs=2, period=4), mfdl.BallsInBins(epochs=2, bins=4)
 EAVESDROPPER = ("decor", "corn", "kronecker")
 TASK = mfdl.tasks.digits(GRAPH, partition=mfdl.partition.Dirichlet(1.0))
@@ -35,9 +35,7 @@ CPU = torch.device("cpu")
 
 
 def calibrated(algorithm, trust="ldp", **target):
-    return mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.named(trust), adjacency="zero-out", clip_norm=1.0), **(target or {"mu": 1.0})
-    )
+    return mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.named(trust), **ZERO_OUT), **(target or {"mu": 1.0}))
 
 
 def mechanisms():
@@ -121,7 +119,7 @@ def test_two_ranks_train_what_one_process_trains():
 
 def test_what_is_sent_is_what_crosses_the_cut():
     ring = mfdl.graphs.load("ring:n=64")
-    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring), 0.1), CYCLIC)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on(ring, 0.1), CYCLIC)
     shares = Shares.of(algorithm, 2)
     assert shares.cut_edges == 2
     assert np.bincount(shares.rank_of["nodes"]).max() <= 34

@@ -12,9 +12,9 @@ from small_tasks import classes, regression, slow_means, slow_sums, some_models,
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from vocabulary import each, given, st, unsupported
+from vocabulary import dynamics_on, each, given, st, unsupported
 
-from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, gossip, trust
+from mfdl import Cyclic, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, trust
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
@@ -433,7 +433,7 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     task = regression(16, 4, build=wide)
     instance = task.instance(0, 2)
     module = task.build_module()
-    algorithm = algorithms.mafalda(Dynamics(gossip.metropolis_hastings("ring:n=4"), 1.0), Cyclic(1, 2))
+    algorithm = algorithms.mafalda(dynamics_on("ring:n=4", 1.0), Cyclic(1, 2))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(

@@ -11,7 +11,7 @@ import torch
 from archives import parsed
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
-from vocabulary import each, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import (
@@ -41,7 +41,7 @@ from mfdl.training.run import final_steps
 
 
 def mechanism(name="bsr", model=None, **parameters):
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
+    dynamics = dynamics_on("ring:n=4", 0.1)
     algorithm = algorithms.build(name, dynamics, Cyclic(2, 3), **parameters)
     options = {"adjacency": "zero-out", "clip_norm": 0.5}
     return mfdl.calibrate(algorithm, mfdl.Privacy(model or trust.Eavesdropper(), **options), noise_std=1.0)
@@ -164,7 +164,7 @@ PART = Cyclic(epochs=3, period=2)
 
 def dp_dsgd_mechanism(participation=PART, learning_rate=0.1, mu=1.0):
     algorithm = algorithms.dp_dsgd(Dynamics(STAR, learning_rate), participation)
-    return calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=mu)
+    return calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=mu)
 
 
 @pytest.mark.parametrize("mu", [1e-33, 1e-26])
@@ -215,8 +215,8 @@ def test_evaluations_change_no_model_and_are_rows_of_a_table():
 @pytest.mark.parametrize("model", ["average:4", "exponential:2+1"])
 @pytest.mark.parametrize("stops", [(2, None), (5, 6, None)])
 def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(model, stops, tmp_path):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2)).releasing(model)
-    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("star:n=4", 0.1), Cyclic(3, 2)).releasing(model)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     seen = []
     (seed,) = replay(
         calibrated, TASK, seeds=[0], eval_every=1, on_evaluation=lambda row: seen.append(row.models), device="cpu"
@@ -237,8 +237,8 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
 
 
 def test_the_last_models_are_not_told_twice():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2))
-    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("star:n=4", 0.1), Cyclic(3, 2))
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     (seed,) = replay(calibrated, TASK, seeds=[0]).seeds
     assert seed.released == {}
     assert seed.final_test_loss == seed.last("loss")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, module_at, regression
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, replay, trust
@@ -254,16 +254,14 @@ def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
 @pytest.mark.parametrize("model", [trust.PNDP([0]), trust.ReleasedOnly()])
 def test_it_is_refused_where_messages_are_hidden(model, hidden):
     algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.3), EveryStep(4)).with_divisors(np.full(4, 15.0))
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, **hidden), mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(model, **hidden, **ZERO_OUT), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="alone and not for step rule normalised; calibrate under one who"):
         replay(calibrated, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
 
 
 def test_it_is_refused_where_noise_is_on_messages():
     algorithm = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
-    )
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     unsupported("with noise", lambda: replay(calibrated, classes(), seeds=[0], step_rule="normalised"))
 
 
@@ -320,7 +318,7 @@ def test_it_is_preconditioned_gradient_descent(seed, full):
     """In weights on the features as they were, a step without noise or clipping moves by -eta g M^T M."""
     P = drawn(seed, full)
     M = np.diag(P.scales) if np.ndim(P.scales) == 1 else P.scales
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 1))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(2, 1))
     plain = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1e6), noise_std=0.0)
     centered = dataclasses.replace(
         TASK, features=TASK.features - np.float32(P.center), test_features=TASK.test_features - np.float32(P.center)
@@ -369,8 +367,8 @@ def test_public_features_are_made_alike_in_all_directions(seed, exponent, center
 
 
 def test_no_sensitivity_changes_and_the_task_says_what_was_done():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(2, 2))
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     mapped = dataclasses.replace(TASK, lipschitz=1.0).preconditioned("power:0.25:2")
     assert (mapped.name, mapped.lipschitz) == ("logistic, preconditioned by a declared spectrum, exponent 0.25", None)
     assert mapped.content_hash != TASK.content_hash
@@ -384,8 +382,8 @@ def test_a_preconditioner_of_train_records_is_refused_or_stated():
     refuses("5 of the 5 records behind this", TASK.preconditioned, preconditioner)
     assert TASK.preconditioned(other).from_records == ""
     preconditioned = TASK.preconditioned(preconditioner, from_records="five consenting participants")
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(2, 2))
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     run = mfdl.replay(calibrated, preconditioned, seeds=[0], device="cpu", progress=False)
     assert run.public_constants == "preconditioner of train records (five consenting participants)"
 
@@ -434,7 +432,7 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     assert mapped["config"]["precondition"] == "power:0.5"
     assert mapped["runs"][0]["final_test_loss"] != plain["runs"][0]["final_test_loss"]
     task = mfdl.tasks.load(options["task"], "ring:n=3").preconditioned("power:0.5")
-    algorithm = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(1, 2))
+    algorithm = algorithms.dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(1, 2))
     none = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0), noise_std=0.0)
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
-from vocabulary import each, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, InvalidInput, NoiseKey, algorithms, gossip, node_covariances
 from mfdl.factorization.encoders import Inverse, Toeplitz
@@ -302,7 +302,7 @@ def test_the_published_setting_claims_10_46_and_has_37_99():
 
 def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
     """Variance of noise_0 - noise_1 at a node: 2 (sigma_ldp^2 + 2 sigma_cor^2) fresh, 2 sigma_ldp^2 reused."""
-    algorithm = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_ldp=LOCAL, sigma_cor=PAIR)
+    algorithm = algorithms.decor(dynamics_on(RING), PART, sigma_ldp=LOCAL, sigma_cor=PAIR)
     private = StepNoise(LOCAL * np.eye(16), np.eye(16, dtype=bool), T, 16)
     incidence = node_covariances.incidence(RING)
     pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)

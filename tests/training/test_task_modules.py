@@ -9,10 +9,10 @@ import torch
 from small_tasks import mlp, regression
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, algorithms, calibrate, gossip, replay, tasks, trust
+from mfdl import Cyclic, NoiseKey, Privacy, algorithms, calibrate, replay, tasks, trust
 from mfdl.training.tasks import code_fingerprint
 
 torch.set_num_threads(1)
@@ -252,10 +252,8 @@ def test_models_that_differ_have_other_hashes():
 
 
 def mechanism():
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"), learning_rate=0.1)
-    return calibrate(
-        algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0
-    )
+    dynamics = dynamics_on("path:n=3", learning_rate=0.1)
+    return calibrate(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
 
 
 def test_one_secret_key_serves_many_runs_without_sharing_noise():

@@ -12,9 +12,9 @@ from hypothesis import settings
 from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
-from vocabulary import example, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, example, given, refuses, st, unsupported
 
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, replay, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, calibrate, replay, trust
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
@@ -179,7 +179,7 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.3), EveryStep(4))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5, unit="user"), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
     first = replay(calibrated, task, **arguments).seeds[0]
@@ -205,7 +205,7 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
 def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch):
     """Same noise key: a record of a batch of four moves the message by a quarter of its shift, others do not."""
     task = linear_task(4, np.ones((48, 2)))
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.3), Cyclic(1, 3))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64}
     first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
@@ -231,9 +231,9 @@ def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
     d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
     task = still_task(4, np.ones((24, 3)), d)
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.5), EveryStep(3))
     for unit, divisor in (("user", 1), ("record", 6)):
-        calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit=unit), mu=0.7)
+        calibrated = calibrate(algorithm, Privacy(trust.LDP(), unit=unit, **ZERO_OUT), mu=0.7)
         sent = replay(calibrated, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
         ratio = np.mean(sent**2) / (calibrated.noise_std * 0.5 / divisor) ** 2
         assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
@@ -243,7 +243,7 @@ def test_divisors_do_not_count_at_user_level():
     """Nodes with 2 and 1 records per batch: at record level under PNDP that must be accounted for, here it must not."""
     task = dataclasses.replace(directions_task(18), num_nodes=5)
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=5", learning_rate=0.1)
     common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "unit": "user"}
     algorithm = algorithms.dp_dsgd(dynamics, EveryStep(6))
     assert (
@@ -255,7 +255,7 @@ def test_divisors_do_not_count_at_user_level():
 
 
 def test_record_level_refuses_another_period_than_its_own():
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=4", learning_rate=0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     task = directions_task()
     for participation, period in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
@@ -270,7 +270,7 @@ def test_record_level_refuses_another_period_than_its_own():
 def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
     task = regression(18, 5)
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=5", learning_rate=0.1)
     base = algorithms.dp_dsgd(dynamics, Cyclic(2, 3))
     common = {"adjacency": "zero-out", "clip_norm": 1.0}
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
@@ -296,6 +296,6 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
 @pytest.mark.parametrize(("part", "unit"), [(Cyclic(2, 3), "record"), (EveryStep(6), "user")])
 def test_add_remove_is_refused_in_training(part, unit):
     """Without one record the split, the map and the batch sizes of the others would be other ones."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), part)
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="add-remove", clip_norm=1.0, unit=unit), mu=1.0)
     unsupported("number of records", lambda: replay(calibrated, regression(30), seeds=[0]))
