@@ -2,7 +2,7 @@
 
 Noise that a solver found differs in its last bits from machine to machine (another BLAS, another number of threads).
 `fixed` rounds it to a grid, coarse against these differences, and what is stored is that of the rounded noise: the
-same numbers everywhere. What solvers find is compared in `test_golden_solutions.py`, within their accuracy.
+same numbers everywhere. What solvers find is compared in `test_golden_numbers.py`, within their accuracy.
 """
 
 import contextlib

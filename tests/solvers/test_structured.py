@@ -7,8 +7,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from drawn_encoders import KINDS, SHARES, banded, dense, encoders, toeplitz
 from numpy.testing import assert_allclose, assert_array_equal
-from tests.solvers._encoders import KINDS, SHARES, banded, dense, encoders, toeplitz
 from vocabulary import each, given, refuses, st
 
 from mfdl.participation import Cyclic, MinSeparation
