@@ -1,9 +1,8 @@
 """Guarantees of victims one by one from given losses, and sensitivities of Grams and algorithms."""
 
+from mfdl import Losses, Privacy
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import largest_sensitivity, sensitivities
-from mfdl.privacy.losses import Losses
-from mfdl.privacy.questions import Privacy
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):

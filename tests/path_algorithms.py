@@ -1,8 +1,6 @@
 """Algorithms on a path of four nodes (Zip-DL: of three), small enough to write their masks by hand."""
 
-from mfdl import algorithms, gossip
-from mfdl.dynamics import Dynamics
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, algorithms, gossip
 
 MH = gossip.metropolis_hastings
 PATH = Dynamics(MH("path:n=4"), 0.5)  # 0 - 1 - 2 - 3

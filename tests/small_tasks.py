@@ -20,14 +20,10 @@ def regression(num_records=40, num_nodes=4, *, build=mlp, loss=squared, data_see
     """Records of 3 numbers with a number to predict; `changes` are of the arguments of `from_module`."""
     rng = np.random.default_rng(data_seed)
     given = {
-        "kind": "regression",
-        "build_module": build,
-        "loss": loss,
-        "features": rng.standard_normal((num_records, 3)),
-        "targets": rng.standard_normal(num_records),
-        "test_features": rng.standard_normal((11, 3)),
+        "kind": "regression", "build_module": build, "loss": loss, "features": rng.standard_normal((num_records, 3)),
+        "targets": rng.standard_normal(num_records), "test_features": rng.standard_normal((11, 3)),
         "test_targets": rng.standard_normal(11),
-    }
+    }  # fmt: skip
     return tasks.from_module(name, num_nodes, **(given | changes))
 
 

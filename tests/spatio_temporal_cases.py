@@ -3,17 +3,16 @@
 import itertools
 
 import numpy as np
+from vocabulary import dynamics_on
 
-from mfdl import gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Cyclic, gossip, trust
 from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
-from mfdl.participation import Cyclic
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 
 KINDS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
 OUTSIDER = trust.Eavesdropper()
-PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
-RING = Dynamics(gossip.metropolis_hastings("ring:n=5"))
+PATH = dynamics_on("path:n=4")
+RING = dynamics_on("ring:n=5")
 SCHEME = Cyclic(2, 3)
 
 

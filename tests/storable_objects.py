@@ -18,13 +18,8 @@ W = gossip.metropolis_hastings("path:n=3")
 DYNAMICS = Dynamics(W, [0.5, 0.25, 0.125, 0.125], momentum=0.5)
 SCHEME = Cyclic(2, 2)
 ENDS = {
-    "objective": 2.0,
-    "lower_bound": 1.5,
-    "status": "stopped",
-    "iterations": 3,
-    "seconds": 0.5,
-    "notes": ("a note",),
-}
+    "objective": 2.0, "lower_bound": 1.5, "status": "stopped", "iterations": 3, "seconds": 0.5, "notes": ("a note",),
+}  # fmt: skip
 
 
 def encoder():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import given, refuses, st
 
-from mfdl.errors import InvalidInput
 from mfdl.operators.structured import TimeNodeAxis
 
 AXES = st.builds(TimeNodeAxis, num_steps=st.integers(1, 6), num_nodes=st.integers(1, 6))
@@ -48,5 +46,4 @@ def test_commutation_entries_and_indexing(axis):
 
 @pytest.mark.parametrize(("steps", "nodes", "name"), [(0, 2, "num_steps"), (2, 0, "num_nodes"), (2.0, 2, "num_steps")])
 def test_sizes_below_one_are_refused(steps, nodes, name):
-    with pytest.raises(InvalidInput, match=f"{name} must be an integer >= 1"):
-        TimeNodeAxis(num_steps=steps, num_nodes=nodes)
+    refuses(f"{name} must be an integer >= 1", TimeNodeAxis, num_steps=steps, num_nodes=nodes)

@@ -1,34 +1,28 @@
-"""Gossip that changes from round to round, and dropout of nodes: rounds, privacy losses and the noise that is used."""
+"""Gossip that changes from round to round, dropout of nodes, and how fast gossip averages."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import settings
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import ZERO_OUT, given, refuses, st
 
 import mfdl
-from mfdl import gossip
+from mfdl import InvalidInput, NoiseKey, gossip
 from mfdl.algorithms import with_dropout
-from mfdl.errors import InvalidInput
-from mfdl.testing.oracles import pinv_gram
-from mfdl.testing.strategies import connected_graphs, gossip_matrices
+from mfdl.testing import connected_graphs, gossip_matrices, pinv_gram
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
 
 SEEDS = st.integers(0, 2**32 - 1)
-HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def dense(sequence, rounds):
     return [sequence.at(r).dense() for r in range(rounds)]
 
 
-@examples(60)
-@given(connected_graphs(min_nodes=2), st.integers(1, 4), SEEDS)
+@given(60, connected_graphs(min_nodes=2), st.integers(1, 4), SEEDS)
 def test_pairs_average_and_nobody_else_moves(graph, rounds, seed):
     edges = {frozenset(edge) for edge in graph.edges}
     for build, most in ((gossip.random_matchings, graph.number_of_nodes() // 2), (gossip.random_pairs, 1)):
@@ -54,8 +48,7 @@ def test_peers_at_powers_of_two_agree_after_log_n_rounds(n):
     assert gossip.one_peer_exponential(n + 1).is_doubly_stochastic
 
 
-@examples(40)
-@given(st.integers(2, 7), st.data(), SEEDS)
+@given(40, st.integers(2, 7), st.data(), SEEDS)
 def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
     peers = data.draw(st.integers(1, n - 1))
     for W in dense(gossip.peer_sampling(n, 3, peers, seed), 3):
@@ -64,8 +57,7 @@ def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
         assert (np.diagonal(W) > 0).all()
 
 
-@examples(60)
-@given(gossip_matrices(), st.floats(0, 0.9), SEEDS)
+@given(60, gossip_matrices(), st.floats(0, 0.9), SEEDS)
 def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, rate, seed):
     n, whole = W.num_nodes, W.dense()
     online = gossip.sampled_presence(n, 3, rate, seed)
@@ -95,8 +87,7 @@ def under_dropout(W, name, online, participation):
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
 
 
-@examples(40)
-@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+@given(40, CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
 def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     W, period, epochs = case
     participation, rng = mfdl.Cyclic(epochs=epochs, period=period), np.random.default_rng(seed)
@@ -118,8 +109,7 @@ def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     assert_array_equal(np.broadcast_to(algorithm.sent, (T, n)), online)
 
 
-@examples(60)
-@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+@given(60, CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
 def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
@@ -165,7 +155,7 @@ def test_a_run_that_shows_nobody_is_calibrated(mu):
     W, online = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
     dynamics = mfdl.Dynamics(gossip.node_dropout(W, online), 0.5)
     algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), online)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP([0]), **HOW), mu=mu)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP([0]), **ZERO_OUT), mu=mu)
     assert mechanism.noise_std < 1e-300
     assert mechanism.guarantee.mu <= 8
 
@@ -175,7 +165,7 @@ def test_equal_rounds_are_one_matrix():
     noise = []
     for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.node_dropout(W, np.ones((6, 5), dtype=bool))):
         algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(either, 0.1), participation)
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP(attackers=[1]), **HOW), mu=1.0)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP(attackers=[1]), **ZERO_OUT), mu=1.0)
         noise.append(mechanism.noise_std)
         assert len(algorithm.kinds) == 1
     assert noise == pytest.approx([noise[0]] * 3, rel=1e-9)
@@ -209,8 +199,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: gossip.peer_sampling(3, 2, 3, 0), "peers must be below the number of nodes, 3"),
         (lambda: gossip.random_pairs("ring:n=4", 2, -1), "seed"),
     ):
-        with pytest.raises(InvalidInput, match=words):
-            call()
+        refuses(words, call)
 
 
 def test_an_average_of_messages_is_of_those_that_are_sent():
@@ -221,5 +210,26 @@ def test_an_average_of_messages_is_of_those_that_are_sent():
     loss = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
     rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
-    assert wanted == pytest.approx(5 / 9)
-    assert loss.sensitivity_squared == pytest.approx(wanted, rel=1e-9)
+    assert (wanted, loss.sensitivity_squared) == (pytest.approx(5 / 9), pytest.approx(wanted, rel=1e-9))
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6, kinds=["symmetric", "singular"]), seed=st.integers(0, 99))
+def test_mixing_parameter_bounds_every_contraction_and_is_met(W, seed):
+    p, n = W.mixing_parameter, W.num_nodes
+    x = np.random.default_rng(seed).standard_normal(n)
+    x -= x.mean()
+    after = W.dense() @ x
+    assert after @ after <= (1 - p + 1e-12) * (x @ x)
+    second = np.sort(np.linalg.eigvalsh(W.dense().T @ W.dense()))[-2] if n > 1 else 0.0
+    assert_allclose(1 - p, second, atol=1e-12)
+
+
+def test_mixing_parameter_of_special_cases():
+    assert gossip.from_array([[1.0]]).mixing_parameter == 1.0
+    assert gossip.from_array(np.eye(3)).mixing_parameter == 0.0
+    one_way = np.roll(np.eye(4), 1, axis=1)  # doubly stochastic, not symmetric
+    ring = gossip.from_array((np.eye(4) + one_way) / 2)
+    assert_allclose(ring.mixing_parameter, 0.5, rtol=1e-12)
+    with pytest.raises(InvalidInput, match="must be doubly stochastic: otherwise the average moves"):
+        _ = gossip.uniform("star:n=5").mixing_parameter

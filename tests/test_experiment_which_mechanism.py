@@ -10,10 +10,8 @@ import _scenes as scenes
 import numpy as np
 import pytest
 import which_mechanism as which
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import given, refuses, st
 
 import mfdl
 from mfdl.algorithms import noise_error, registry
@@ -25,8 +23,6 @@ SEEDS = protocol.TUNING.rounds()[-1]
 
 
 # ---- rates -----------------------------------------------------------------------------------------------------------
-
-
 def made_up(loss, scene=scenes.QUICK, plan=None):
     """A trial whose runs are a function of (label, rate, seed) to (last loss, loss of the released model)."""
     trial, requested = protocol.Trial(scene, 0.726, None, Engine(), plan or protocol.Plan()), []
@@ -47,9 +43,9 @@ def valley(best, steep=1.0):
 
 
 @given(
-    best=st.sampled_from(protocol.RATES[1:-1]), other=st.sampled_from(protocol.RATES[1:-1]), noise=st.floats(0, 1e-3)
-)
-@examples(30)
+    30, best=st.sampled_from(protocol.RATES[1:-1]), other=st.sampled_from(protocol.RATES[1:-1]),
+    noise=st.floats(0, 1e-3),
+)  # fmt: skip
 def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(best, other, noise):
     trial, requested = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
     trial.choose(["MAFALDA"])
@@ -89,8 +85,6 @@ def test_a_rate_that_diverges_is_the_worst():
 
 
 # ---- scenes ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", which.SCENES)
 def test_scenes_are_named_by_what_they_are(name):
     place = scenes.scene(name)
@@ -105,8 +99,7 @@ def test_scenes_of_one_budget_or_skewed():
     place = scenes.scene("a9a/ego/dirichlet/epsilon=1.993")
     assert (place.partition, place.epsilons) == ("dirichlet:alpha=1,min_records=16", (1.993,))
     for wrong, message in {"moon/ego": "no scene 'moon/ego'", "a9a/ego/uniform": "cannot read 'uniform'"}.items():
-        with pytest.raises(ValueError, match=message):
-            scenes.scene(wrong)
+        refuses(message, scenes.scene, wrong, error=ValueError)
 
 
 @pytest.mark.parametrize("row", scenes.ROWS.values(), ids=lambda row: row.label)
@@ -179,8 +172,6 @@ def by_label(tried):
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
     """losses: by (label, measure), for each seed of the test."""
     rows = [
@@ -198,12 +189,9 @@ def some(factor=0.7, **more):
     rng = np.random.default_rng(0)
     common = np.exp(rng.normal(size=20))
     losses = {
-        ("no noise", "last"): common / 2,
-        ("no noise", "released"): common / 1.9,
-        ("MAFALDA", "last"): common,
-        ("MAFALDA", "released"): common * factor * np.exp(0.01 * rng.normal(size=20)),
-        ("CorN", "last"): common * 1.2,
-    }
+        ("no noise", "last"): common / 2, ("no noise", "released"): common / 1.9, ("MAFALDA", "last"): common,
+        ("MAFALDA", "released"): common * factor * np.exp(0.01 * rng.normal(size=20)), ("CorN", "last"): common * 1.2,
+    }  # fmt: skip
     return answer("logistic/ego", losses, **more)
 
 
@@ -211,8 +199,7 @@ def test_shares_and_ratios_of_a_table():
     drawn = [some(), some(), some(counts=False, factor=99.0)]
     by_place = {line.place: line for line in tables.lines(drawn, "ldp")}
     assert ("CorN", "last") not in by_place
-    assert by_place["MAFALDA", "last"].share.middle == 0
-    assert by_place["no noise", "last"].share.middle == 1
+    assert (by_place["MAFALDA", "last"].share.middle, by_place["no noise", "last"].share.middle) == (0, 1)
     assert_allclose(by_place["MAFALDA", "released"].ratio.middle, 0.7, rtol=0.01)
     assert_allclose(by_place["MAFALDA", "released"].share.middle, 0.6, rtol=0.05)
     assert (by_place["MAFALDA", "released"].better, by_place["MAFALDA", "released"].scenes) == (2, 2)
@@ -253,8 +240,7 @@ def test_a_diverged_run_makes_its_row_infinitely_bad():
     bad = some()
     next(row for row in bad["rows"] if row["label"] == "CorN")["losses"][3] = None
     line = next(line for line in tables.lines([bad], "eavesdropper") if line.place[0] == "CorN")
-    assert line.ratio.middle == math.inf
-    assert line.share.middle == -math.inf
+    assert (line.ratio.middle, line.share.middle) == (math.inf, -math.inf)
 
 
 def test_the_picture_has_a_panel_for_each_scene_that_counts():
@@ -263,8 +249,7 @@ def test_the_picture_has_a_panel_for_each_scene_that_counts():
     assert {"no noise", "MAFALDA, last model", "160 evaluations a record"} <= {t.get_text() for t in legend.get_texts()}
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["logistic/ego, ε 0.726", "logistic/ego, ε 1.993"]
-    with pytest.raises(ValueError, match="no scene counts"):
-        picture.draw([some(counts=False)])
+    refuses("no scene counts", lambda: picture.draw([some(counts=False)]), error=ValueError)
 
 
 def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
@@ -284,8 +269,6 @@ def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, monkeypatch):
     work, count, stop_at = running.work, [0], [0]
@@ -301,8 +284,7 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
     command = ["--quick", "--rows", ",".join(ROWS), "--out"]
     assert which.main([*command, str(tmp_path / "whole")]) == 0
     jobs, stop_at[0], count[0] = count[0], count[0] // 2, 0
-    with pytest.raises(KeyboardInterrupt):
-        which.main([*command, str(tmp_path / "stopped")])
+    refuses(".", which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
     trained = count[0]
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
@@ -318,6 +300,5 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
 
 def test_unknown_scenes_and_rows_are_refused(capsys):
     for wrong, message in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
-        with pytest.raises(SystemExit):
-            which.main([wrong, "moon"])
+        refuses(".", which.main, [wrong, "moon"], error=SystemExit)
         assert message in capsys.readouterr().err

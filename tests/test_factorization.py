@@ -1,4 +1,4 @@
-"""From graph and participation to an encoder and a file: totals, published numbers, refusals."""
+"""From graph and participation to an encoder and a file: totals, the largest error, published numbers, refusals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import dynamics_on, each, given, refuses, st
 
-from mfdl import factorization, gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import (
+    Cyclic,
+    Dynamics,
+    ErrorWeights,
+    EveryStep,
+    InvalidInput,
+    UnsupportedMechanism,
+    algorithms,
+    factorization,
+    gossip,
+)
+from mfdl.commands.factorize import FactorizeConfig
+from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import (
     FactorizationProblem,
     NotConverged,
@@ -25,9 +36,9 @@ from mfdl.factorization import (
     square_root_encoder,
 )
 from mfdl.factorization.temporal import prefix_sum_gram
-from mfdl.objective import ErrorWeights, NoiseObjective
-from mfdl.participation import Cyclic, EveryStep, Explicit, Single
-from mfdl.testing import prefix_sum
+from mfdl.objective import NoiseObjective, Probes, spectra
+from mfdl.participation import Explicit, Single
+from mfdl.testing import gossip_matrices, gossip_sequences, prefix_sum
 
 FLORENTINE = Dynamics(gossip.uniform("florentine"))
 RING = Dynamics(gossip.uniform("ring:n=16"))
@@ -35,8 +46,6 @@ SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 
 # Factorize
-
-
 def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
     posed = problem(SMALL, Cyclic(2, 3), counted_models="message")
     assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, counted_models="message").over_steps())
@@ -51,13 +60,11 @@ def test_reference_optimum_of_florentine():
     assert factorization.lower_bound <= 3200.406114662085
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "k", "b", "published"),
-    [
-        (FLORENTINE, 4, 8, (3458, 4.451e4, 1521.3, 1402.4)),
-        (RING, 4, 8, (4457, 4.854e4, 1794.9, 1692.3)),
-        pytest.param(FLORENTINE, 20, 16, (1.222e6, 8.591e7, 1.624e5, 1.4837e5), marks=pytest.mark.slow),
-    ],
+@each(
+    "dynamics, k, b, published",
+    (FLORENTINE, 4, 8, (3458, 4.451e4, 1521.3, 1402.4)),
+    (RING, 4, 8, (4457, 4.854e4, 1794.9, 1692.3)),
+    pytest.param(FLORENTINE, 20, 16, (1.222e6, 8.591e7, 1.624e5, 1.4837e5), marks=pytest.mark.slow),
     ids=["florentine-4-8", "ring-4-8", "florentine-20-16"],
 )
 def test_objective_table(dynamics, k, b, published):
@@ -80,13 +87,11 @@ def test_objective_table(dynamics, k, b, published):
 TURNS = Dynamics(gossip.sequence([gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")]))
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "part"),
-    [
-        *((SMALL, part) for part in (Cyclic(2, 3), Single(6), EveryStep(6), Explicit([[0, 3], [1, 2], [4]], 5))),
-        (SMALL, Single(1)),
-        (TURNS, Cyclic(2, 2)),
-    ],
+@each(
+    "dynamics, part",
+    *((SMALL, part) for part in (Cyclic(2, 3), Single(6), EveryStep(6), Explicit([[0, 3], [1, 2], [4]], 5))),
+    (SMALL, Single(1)),
+    (TURNS, Cyclic(2, 2)),
 )
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_every_disjoint_scheme_and_solver(dynamics, part, solver):
@@ -106,36 +111,29 @@ def test_not_converged_is_raised_unless_allowed():
         factorize(SMALL, Cyclic(4, 4), max_iterations=1)
     stopped = factorize(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True)
     assert stopped.status == caught.value.factorization.status == "stopped"
-    with pytest.raises(NotConverged):
-        factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1)
+    refuses(".", lambda: factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1), error=NotConverged)
     assert factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True).status == "stopped"
 
 
-@pytest.mark.parametrize(
-    ("part", "arguments", "message"),
-    [
-        (Single(3), {"solver": "densed"}, "unknown solver 'densed'; did you mean 'dense'"),
-        (Single(3), {"counted_models": "messages"}, "unknown counted_models 'messages'; did you mean 'message'"),
-        (Single(3), {"tolerance": 0}, "tolerance must be a finite number > 0, got 0"),
-        (Single(3), {"max_iterations": 0}, "max_iterations must be an integer >= 1, got 0"),
-        (Explicit([[0, 1], [1, 2]], 3), {}, "disjoint participation patterns.*use cyclic, single or every-step"),
-    ],
+@each(
+    "part, arguments, message",
+    (Single(3), {"solver": "densed"}, "unknown solver 'densed'; did you mean 'dense'"),
+    (Single(3), {"counted_models": "messages"}, "unknown counted_models 'messages'; did you mean 'message'"),
+    (Single(3), {"tolerance": 0}, "tolerance must be a finite number > 0, got 0"),
+    (Single(3), {"max_iterations": 0}, "max_iterations must be an integer >= 1, got 0"),
+    (Explicit([[0, 1], [1, 2]], 3), {}, "disjoint participation patterns.*use cyclic, single or every-step"),
 )
 def test_bad_arguments_are_refused(part, arguments, message):
-    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-        factorize(SMALL, part, **arguments)
+    refuses(message, factorize, SMALL, part, **arguments, error=(InvalidInput, UnsupportedMechanism))
 
 
 # Evaluate
-
-
 def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
     posed = problem(SMALL, Cyclic(2, 3))
     best = factorize(SMALL, Cyclic(2, 3))
     C = prefix_sum(6)
     fixed, scaled = (evaluate(posed, c, lower_bound=best.lower_bound) for c in (C, 5 * C))
-    assert fixed.status == "fixed"
-    assert fixed.iterations == 0
+    assert (fixed.status, fixed.iterations) == ("fixed", 0)
     assert_allclose(fixed.sensitivity, 1)
     assert_allclose(fixed.objective, posed.objective(C.T @ C))
     assert_allclose(fixed.encoder.T @ fixed.encoder, fixed.gram, atol=1e-15)
@@ -147,23 +145,18 @@ def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
         fixed.objective = 0.0
 
 
-@pytest.mark.parametrize(
-    ("encoder", "message"),
-    [
-        (np.eye(5), r"encoder must have shape \(6, 6\), got \(5, 5\)"),
-        (np.ones((6, 5)), "encoder must be square"),
-        (np.full((6, 6), np.nan), "encoder must be finite"),
-        (np.zeros((6, 6)), "encoder must not be zero"),
-    ],
+@each(
+    "encoder, message",
+    (np.eye(5), r"encoder must have shape \(6, 6\), got \(5, 5\)"),
+    (np.ones((6, 5)), "encoder must be square"),
+    (np.full((6, 6), np.nan), "encoder must be finite"),
+    (np.zeros((6, 6)), "encoder must not be zero"),
 )
 def test_evaluate_refuses_what_is_no_encoder(encoder, message):
-    with pytest.raises(InvalidInput, match=message):
-        evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0)
+    refuses(message, lambda: evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0))
 
 
 # One encoder per node
-
-
 def test_node_problems_add_up():
     part, calls = Cyclic(2, 3), []
     solution = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
@@ -187,8 +180,6 @@ def test_node_problems_add_up():
 
 
 # Encoders that are not optimised for the graph
-
-
 @pytest.mark.parametrize("T", [1, 2, 5, 40])
 def test_square_root_squares_to_the_prefix_sum(T):
     C = square_root_encoder(T)
@@ -200,10 +191,8 @@ def test_square_root_squares_to_the_prefix_sum(T):
     assert_array_equal(square_root_encoder(T, 2), np.eye(T) + 0.5 * np.eye(T, k=-1))
     assert_array_equal(square_root_encoder(T, T + 4), C)
     for arguments, name in (((0,), "num_steps"), ((T, 0), "bandwidth")):
-        with pytest.raises(InvalidInput, match=f"{name} must be an integer >= 1, got 0"):
-            square_root_encoder(*arguments)
-    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1, got 0"):
-        prefix_sum_gram(0)
+        refuses(f"{name} must be an integer >= 1, got 0", square_root_encoder, *arguments)
+    refuses("num_steps must be an integer >= 1, got 0", prefix_sum_gram, 0)
 
 
 def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
@@ -219,8 +208,6 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
 
 
 # Files
-
-
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes])
 def test_saved_and_loaded_is_the_same(tmp_path, solve):
     path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), NoiseObjective(SMALL, 6).over_steps()
@@ -237,32 +224,25 @@ def test_a_header_that_no_file_can_hold_leaves_the_old_file(tmp_path):
     path, solved = tmp_path / "c", factorize(SMALL, Cyclic(2, 3))
     save(path, solved, header={})
     before = path.read_bytes()
-    with pytest.raises(InvalidInput, match="wrong of header of the factorization cannot be saved"):
-        save(path, solved, header={"wrong": object()})
+    refuses("wrong of header of the factorization cannot", save, path, solved, header={"wrong": object()})
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder": np.ones((2, 3))}, r"encoder must be finite with shape .*got \(2, 3\)"),
-        ({"encoder": np.full((2, 2), np.nan)}, "encoder must be finite"),
-        ({"encoder": np.ones(4)}, r"got \(4,\)"),
-        ({"encoder": np.ones((2, 2), dtype=bool)}, "encoder must be real numbers"),
-        ({"encoder": "text"}, "does not hold a factorization"),
-    ],
+@each(
+    "change, message",
+    ({"encoder": np.ones((2, 3))}, r"encoder must be finite with shape .*got \(2, 3\)"),
+    ({"encoder": np.full((2, 2), np.nan)}, "encoder must be finite"),
+    ({"encoder": np.ones(4)}, r"got \(4,\)"),
+    ({"encoder": np.ones((2, 2), dtype=bool)}, "encoder must be real numbers"),
+    ({"encoder": "text"}, "does not hold a factorization"),
 )
 def test_encoders_that_are_none_are_refused(tmp_path, change, message):
     solved = dataclasses.replace(factorize(SMALL, Cyclic(2, 3)), **change)
-    with pytest.raises(InvalidInput, match=message):
-        load(save(tmp_path / "c", solved, header={}))
-    with pytest.raises(InvalidInput, match="factorization must be one of mfdl, got Cyclic"):
-        load(save(tmp_path / "c", Cyclic(2, 3), header={}))
+    refuses(message, lambda: load(save(tmp_path / "c", solved, header={})))
+    refuses("factorization must be one of mfdl, got", lambda: load(save(tmp_path / "c", Cyclic(2, 3), header={})))
 
 
 # Weights of any size
-
-
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 @pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
 def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
@@ -296,8 +276,7 @@ def test_nodes_whose_losses_only_together_are_beyond_float64():
     plain = factorize_nodes(SMALL, Cyclic(2, 2))
     weight = 1.7e308 / (plain.objective - min(node.objective for node in plain.nodes))
     assert max(node.objective for node in plain.nodes) * weight < 1.7e308
-    with pytest.raises(InvalidInput, match="the objective of all nodes together is beyond float64"):
-        factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4))
+    refuses("the objective of all", lambda: factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4)))
 
 
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes, factorize_classes])
@@ -305,3 +284,77 @@ def test_a_loss_beyond_float64_is_refused(solve):
     for weight in (2e307, 1e308):  # the loss, and the error Gram, are beyond
         with pytest.raises(InvalidInput, match=r"beyond float64.*take smaller error weights"):
             solve(SMALL, Cyclic(4, 1), weights=ErrorWeights([weight] * 4))
+
+
+RING_DYNAMICS, PART = dynamics_on("ring:n=5", 0.5), Cyclic(2, 3)
+
+
+@given(
+    100, W=st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=3)), T=st.integers(1, 5),
+    momentum=st.sampled_from([0.0, 0.5]), target=st.sampled_from(["nodes", "average"]),
+    counted_models=st.sampled_from(["post-average", "message"]), curved=st.booleans(), by_nodes=st.booleans(),
+)  # fmt: skip
+def test_each_step_is_counted_alone(W, T, momentum, target, counted_models, curved, by_nodes):
+    W = W if W.is_constant else gossip.sequence(W.matrices)
+    rates = np.linspace(1.0, 0.5, T)
+    dynamics = Dynamics(W, rates, momentum=0.0 if curved else momentum, weight_decay=0.2)
+    curvature = "power:1:3" if curved else None
+    w = np.arange(T) % 3 + (T == 1)
+    with pytest.MonkeyPatch.context() as patch:
+        if by_nodes:
+            patch.setattr(spectra, "MAX_MEASURE_RATIO", 0.0)
+        grams = NoiseObjective(dynamics, T, ErrorWeights(w, target, curvature=curvature), counted_models)
+        by_step = grams.over_each_step()
+    alone = [ErrorWeights(row, target, curvature=curvature) for row in np.diag(w.astype(float))[w > 0]]
+    expected = [NoiseObjective(dynamics, T, weights, counted_models).over_steps() for weights in alone]
+    assert_allclose(by_step, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("last:4:0.1", curvature="power:1:20")])
+def test_the_largest_error_is_less_than_that_of_the_best_sum(weights):
+    best = factorization.factorize(RING_DYNAMICS, PART, weights=weights, measure="maximum")
+    usual = factorization.factorize(RING_DYNAMICS, PART, weights=weights)
+    posed = factorization.maximum_problem(RING_DYNAMICS, PART, weights=weights)
+    judged = factorization.evaluate(posed, usual.encoder, lower_bound=best.lower_bound)
+    assert best.lower_bound <= best.objective <= best.lower_bound * (1 + 1e-4)
+    assert best.objective < judged.objective
+    noise = algorithms.mf_dsgd(RING_DYNAMICS, PART, best.encoder).noise
+    w = weights.of_steps(6)
+    errors = [
+        NoiseObjective(RING_DYNAMICS, 6, ErrorWeights(row, curvature=weights.curvature)).noise_error(noise).value
+        for row in np.diag(w)
+    ]
+    assert_allclose(max(errors), best.objective, rtol=1e-6)
+
+
+def test_mechanisms_and_files(tmp_path):
+    algorithm = algorithms.build("mafalda", RING_DYNAMICS, PART, measure="maximum")
+    best = factorization.factorize(RING_DYNAMICS, PART, measure="maximum")
+    assert_allclose(algorithm.factorization.objective, best.objective)
+    file = tmp_path / "worst.mfdl"
+    small = {"graph": "ring:n=5", "epochs": 2, "period": 3, "lr": 0.5}
+    answer = run_factorize(FactorizeConfig(measure="maximum", **small), file)
+    assert answer["measure"] == "maximum"
+    assert_allclose(answer["objective"], best.objective)
+    assert_allclose(factorization.load(file).encoder, best.encoder)
+    of_file = run_factorize(FactorizeConfig(mechanism=f"file:{file}", measure="maximum", **small))
+    assert_allclose(of_file["objective"], best.objective, rtol=1e-9)
+    assert "measure" not in run_factorize(FactorizeConfig(**small))
+
+
+@each(
+    "call, message",
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximal"), "did you mean 'maximum'"),
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()), "neither probes"),
+    (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", solver="autodiff"), "by solver='dense'"),
+    (
+        lambda: factorization.maximum_problem(RING_DYNAMICS, PART, weights=ErrorWeights("released:last")),
+        "count one released model",
+    ),
+    (lambda: NoiseObjective(RING_DYNAMICS, 513).over_each_step(), "512 steps at most, got 513"),
+    (lambda: FactorizeConfig(mechanism="kronecker", measure="maximum"), "its objective is a sum"),
+    (lambda: FactorizeConfig(solver="toeplitz", measure="maximum"), "is for --solver dense"),
+    (lambda: FactorizeConfig(measure="mean"), "unknown measure 'mean'"),
+)
+def test_what_has_no_largest_error_is_refused(call, message):
+    refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -11,15 +11,10 @@ import sys
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from vocabulary import dynamics_on, given, refuses, st
 
-from mfdl import factorization, files, gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.participation import Cyclic
+from mfdl import Cyclic, InvalidInput, factorization, files
 
 
 def test_bytes_text_and_json_arrive_whole(tmp_path):
@@ -34,8 +29,7 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(tmp_path):
     path = files.atomic_write_bytes(tmp_path / "a", b"old")
     os.chmod(path, 0o640)
     files.atomic_write_bytes(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o640)
     files.atomic_write_bytes(path, b"newer", private=True)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -103,11 +97,9 @@ def test_a_crash_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, moment
 
     monkeypatch.setattr(files.os, moment, crash)
     expected = InvalidInput if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(expected, match="disk full" if isinstance(error, OSError) else None):
-        files.atomic_write_bytes(path, b"new")
+    refuses("disk full" if isinstance(error, OSError) else None, files.atomic_write_bytes, path, b"new", error=expected)
     monkeypatch.undo()
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (path.read_bytes(), [p.name for p in tmp_path.iterdir()]) == (b"old", ["a"])
 
 
 def test_data_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
@@ -123,22 +115,19 @@ def test_targets_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "file" / "below", tmp_path / "folder"):
-        with pytest.raises(InvalidInput, match=f"cannot write {target}: .*choose a folder"):
-            files.atomic_write_bytes(target, b"x")
+        refuses(f"cannot write {target}: .*choose a folder", files.atomic_write_bytes, target, b"x")
     assert [p.name for p in (tmp_path / "folder").iterdir()] == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
 @pytest.mark.parametrize("value", [{"a": float("nan")}, [float("inf")], b"x", {1: 2, "a": 3}, {"a": {1, 2}}])
 def test_values_that_are_not_json(tmp_path, value):
-    with pytest.raises(InvalidInput, match=r"cannot write .* as JSON: .*give plain strings"):
-        files.atomic_write_json(tmp_path / "a", value)
+    refuses("cannot write .* as JSON: .*give plain", files.atomic_write_json, tmp_path / "a", value)
     assert list(tmp_path.iterdir()) == []
 
 
 # ---- factorizations in files: their claims ---------------------------------------------------------------
-
-PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
+PATH = dynamics_on("path:n=4")
 SCHEME = Cyclic(2, 2)
 GROUPS = [[0, 1, 2], [1, 2, 3]]
 SOLVED = {
@@ -171,8 +160,7 @@ def tampered(path, kind, where, change):
     return write(path, claim)
 
 
-@examples(40)
-@given(data=st.data())
+@given(40, data=st.data())
 def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data):
     """Parts stay with their nodes, whatever order the nodes of a group are written in."""
     n = data.draw(st.integers(2, 5))
@@ -222,50 +210,36 @@ def test_what_the_solvers_write_loads_finished_or_not(tmp_path, kind):
 
 NAN, INF = float("nan"), float("inf")
 ENDS = [
-    ("objective", NAN, "objective"),
-    ("lower_bound", 1e9, "at most the objective"),
+    ("objective", NAN, "objective"), ("lower_bound", 1e9, "at most the objective"),
     ("lower_bound", INF, "lower_bound must be a finite number"),
-    ("lower_bound", -1.0, "lower_bound must be a finite number >= 0"),
-    ("status", 17, "status must be one of"),
-    ("status", "fine", "status must be one of"),
-    ("notes", "abc", "notes must be a tuple of texts"),
-    ("iterations", -1, "iterations"),
-    ("seconds", INF, "seconds"),
-]
+    ("lower_bound", -1.0, "lower_bound must be a finite number >= 0"), ("status", 17, "status must be one of"),
+    ("status", "fine", "status must be one of"), ("notes", "abc", "notes must be a tuple of texts"),
+    ("iterations", -1, "iterations"), ("seconds", INF, "seconds"),
+]  # fmt: skip
 FINITE = [*ENDS, ("objective", INF, "objective must be a finite number")]
 JOINT = [
-    ("sensitivity", 0.01, "sensitivity must be 1"),
-    ("sensitivity", None, "sensitivity"),
-    ("sensitivity", NAN, "sensitivity"),
-    ("num_steps", 4.0, "num_steps must be an integer"),
-    ("num_nodes", True, "num_nodes must be an integer"),
-    ("independent_objective", NAN, "independent_objective"),
-    ("participation", "cyclic", "participation"),
-    ("gossip_hash", 3, "gossip"),
+    ("sensitivity", 0.01, "sensitivity must be 1"), ("sensitivity", None, "sensitivity"),
+    ("sensitivity", NAN, "sensitivity"), ("num_steps", 4.0, "num_steps must be an integer"),
+    ("num_nodes", True, "num_nodes must be an integer"), ("independent_objective", NAN, "independent_objective"),
+    ("participation", "cyclic", "participation"), ("gossip_hash", 3, "gossip"),
     ("encoder", lambda C: C != 0, "encoder must be real"),
-]
+]  # fmt: skip
 NODES = [
     ("coalition_size", "x", "coalition_size must be an integer"),
     ("coalition_size", 4, "coalition_size must be below 4 nodes"),
     ("max_inverse_diagonal", -1, "max_inverse_diagonal must be a finite number > 0"),
     ("max_inverse_diagonal", 0.5, "max_inverse_diagonal must bound"),
-    ("num_nodes", 4.0, "num_nodes must be an integer"),
-    ("independent_objective", -1, "independent_objective"),
-    ("horizon", 0, "horizon"),
-    ("bound_over", 3, "bound_over"),
-    ("gossip_hash", None, "gossip_hash"),
-    ("sigma_cor", 1.0, "sigma_ldp"),
-    ("parts", lambda parts: parts[:1], "parts must be one for each of 2 groups"),
+    ("num_nodes", 4.0, "num_nodes must be an integer"), ("independent_objective", -1, "independent_objective"),
+    ("horizon", 0, "horizon"), ("bound_over", 3, "bound_over"), ("gossip_hash", None, "gossip_hash"),
+    ("sigma_cor", 1.0, "sigma_ldp"), ("parts", lambda parts: parts[:1], "parts must be one for each of 2 groups"),
     ("parts", lambda parts: (parts[0][:2], parts[1]), r"parts must have shape \(3, 3\)"),
     ("parts", lambda parts: tuple(part != 0 for part in parts), "parts must be real"),
     ("parts", lambda parts: (-np.eye(3), -np.eye(3)), "positive semidefinite"),
     ("parts", lambda parts: (np.triu(np.ones((3, 3))), parts[1]), "symmetric"),
     ("parts", lambda parts: (NAN * parts[0], parts[1]), "symmetric"),
-    ("parts", None, "does not hold a factorization"),
-    ("groups", ((0, 1, 2), (1, 2, 2)), "distinct nodes"),
-    ("groups", ((0, 1, 2), (1, 2, 7)), "indices below 4"),
-    ("private_variance", -1.0, "private_variance"),
-]
+    ("parts", None, "does not hold a factorization"), ("groups", ((0, 1, 2), (1, 2, 2)), "distinct nodes"),
+    ("groups", ((0, 1, 2), (1, 2, 7)), "indices below 4"), ("private_variance", -1.0, "private_variance"),
+]  # fmt: skip
 FORMS = [
     ("kronecker", "encoder", np.eye(5), r"over 4 steps, got shape \(5, 5\)"),
     ("kronecker", "encoder", np.eye(4) + np.eye(4, k=1), "causal"),

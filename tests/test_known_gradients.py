@@ -1,24 +1,29 @@
-"""Whoever knows a gradient of the victim is told everything, under every participation, noise and trust model."""
+"""Losses of known gradients, of first steps, and by neighbourhood: bounded by what attackers can reach."""
+
+from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, Privacy, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization import encoders, square_root_encoder
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.noise_scale import account
+from mfdl.participation import Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.trust import TrustModel
+from mfdl.testing import gossip_matrices
+from mfdl.trust import TrustModel, neighbourhood
 
 T, N = 4, 3
-RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+RING = dynamics_on("ring:n=3", 0.5)
 SCHEMES = {
     "every step": EveryStep(T), "cyclic": Cyclic(2, 2), "poisson": PoissonSampling(0.2, T),
     "bins": BallsInBins(2, 2), "one bin": BallsInBins(T, 1), "bins by samples": BallsInBins(2, 2),
@@ -60,9 +65,8 @@ def epsilon_of(algorithm, model, by_samples=False):
     return account(algorithm, Privacy(**options), noise_std=5.0).epsilon(1e-5)
 
 
-@examples(150)
 @given(
-    scheme=st.sampled_from(sorted(SCHEMES)), noise=st.sampled_from(sorted(NOISES)), victim=st.integers(0, N - 1),
+    150, scheme=st.sampled_from(sorted(SCHEMES)), noise=st.sampled_from(sorted(NOISES)), victim=st.integers(0, N - 1),
     steps=st.sets(st.integers(0, T - 1), min_size=1), hidden=st.booleans(), known_noise=st.sets(st.integers(0, N - 1)),
     data=st.data(),
 )  # fmt: skip
@@ -85,7 +89,7 @@ def test_a_known_gradient_is_no_secret_under_any_participation(scheme, noise, vi
 
 @pytest.mark.parametrize("name", ["per-mode", "joint"])
 def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
-    algorithm = algorithms.build(name, Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BallsInBins(2, 3))
+    algorithm = algorithms.build(name, dynamics_on("ring:n=4", 0.5), BallsInBins(2, 3))
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     of_first = np.array([True, False, False, False])
     model = TrustModel.from_masks(seen=np.ones(4, bool), known_gradients=of_first)
@@ -95,7 +99,7 @@ def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     for u, curve in guarantee.by_victim().items():
         assert (curve.epsilon(1e-5) == math.inf) == (u == "0")
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(algorithm, mfdl.Privacy(model, **ZERO_OUT), epsilon=1.0, delta=1e-5)
 
 
 def test_attackers_that_know_their_own_gradients_are_no_victims():
@@ -106,3 +110,166 @@ def test_attackers_that_know_their_own_gradients_are_no_victims():
     assert 0 < epsilon_of(algorithm, model) <= epsilon_of(algorithm, trust.Eavesdropper()) < math.inf
     (loss,) = sensitivity_by_victim(dataclasses.replace(algorithm, participation=Cyclic(2, 2)), model, victims=[0])
     assert loss.adaptive_sensitivity_squared == math.inf
+
+
+def loss(built, model, victim, release):
+    (of_victim,) = sensitivity_by_victim(built, model, victims=[victim], release=release)
+    return of_victim
+
+
+@given(
+    60, W=gossip_matrices(min_nodes=3, max_nodes=7), data=st.data(), radius=st.integers(0, 3),
+    correlated=st.booleans(), release=st.sampled_from(["none", "all"]),
+)  # fmt: skip
+def test_a_neighbourhood_loses_what_the_graph_loses_to_one_who_is_told_more(W, data, radius, correlated, release):
+    victim, attacker = data.draw(st.permutations(range(W.num_nodes)).map(lambda order: order[:2]))
+    near, scheme = neighbourhood(W, victim, [attacker], radius=radius, release=release), Cyclic(epochs=2, period=2)
+
+    def built(matrix):
+        dynamics = Dynamics(matrix, 0.5)
+        if correlated:
+            return algorithms.mf_dsgd(dynamics, scheme, square_root_encoder(4))
+        return algorithms.dp_dsgd(dynamics, scheme)
+
+    whole, inside = built(W), loss(built(near.gossip), near.trust, near.victim, release)
+    seen, attacks = np.ones(W.num_nodes, dtype=bool), np.arange(W.num_nodes) == attacker
+    seen[near.nodes[near.hidden]] = False
+    informed = TrustModel.from_masks(
+        seen=seen, known_gradients=attacks, known_noise=attacks, attackers=[attacker], release=release
+    )
+    same, pndp = (loss(whole, model, victim, release) for model in (informed, trust.PNDP([attacker])))
+    assume(np.isfinite(same.sensitivity_squared))
+    assert inside.sensitivity_squared == pytest.approx(same.sensitivity_squared, rel=1e-6)
+    assert inside.adaptive_sensitivity_squared >= same.adaptive_sensitivity_squared * (1 - 1e-6)
+    assert inside.sensitivity_squared >= pndp.sensitivity_squared * (1 - 1e-6)
+
+
+def test_a_victim_among_a_hundred_thousand_comes_closer_with_the_radius():
+    ring = gossip.metropolis_hastings("ring:n=100000")
+    collected = []
+    for radius in (0, 1, 4, 7):
+        near = neighbourhood(ring, 50, [46], radius=radius)
+        built = algorithms.dp_dsgd(Dynamics(near.gossip), Cyclic(epochs=4, period=2))
+        collected.append(loss(built, near.trust, near.victim, "none").sensitivity_squared)
+    small = algorithms.dp_dsgd(dynamics_on("ring:n=40"), Cyclic(epochs=4, period=2))
+    exact = loss(small, trust.PNDP([6]), 10, "none").sensitivity_squared
+    assert collected == sorted(collected, reverse=True)
+    assert collected[0] > 2 * collected[-1]
+    assert exact * (1 - 1e-9) <= collected[-1] <= 1.05 * exact
+
+
+def test_refusals():
+    W = gossip.metropolis_hastings("ring:n=5")
+    for victim, attackers in ((0, [0]), (5, [1]), (0, [7]), (0, [])):
+        refuses("different nodes below 5", neighbourhood, W, victim, attackers)
+
+
+NODES, STEPS = 3, 6
+GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
+STEP_SCHEMES = [
+    mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.EveryStep(6), Single(6), OncePerEpoch(3, 2),
+    MinSeparation(6, max_participations=3, separation=2),
+]  # fmt: skip
+
+
+def encoder(kind, rng):
+    lower = np.tril(rng.uniform(-0.6, 0.9, (STEPS, STEPS)))
+    np.fill_diagonal(lower, rng.uniform(0.5, 1.5, STEPS))
+    series = np.concatenate([[1.0], rng.uniform(-0.5, 0.5, 2)])
+    bands = np.where(np.arange(3) <= np.arange(STEPS)[:, None], rng.uniform(-0.5, 0.5, (STEPS, 3)), 0.0)
+    bands[:, 0] = rng.uniform(0.5, 1.5, STEPS)
+    return {
+        "dense": lambda: encoders.Dense(lower),
+        "toeplitz": lambda: encoders.Toeplitz(series, STEPS),
+        "banded": lambda: encoders.Banded(bands),
+        "inverse": lambda: encoders.Inverse(encoders.Banded(bands)),
+        "buffered": lambda: encoders.Buffered([0.4, -0.2], [0.7, 0.3], STEPS),
+        "identity": lambda: encoders.Identity(STEPS),
+    }[kind]()
+
+
+KINDS = ["dense", "toeplitz", "banded", "inverse", "buffered", "identity"]
+
+
+@given(100, kind=st.sampled_from(KINDS), k=st.integers(1, STEPS), seed=st.integers(0, 99))
+def test_the_leading_part_of_an_encoder_makes_the_noise_of_the_first_steps(kind, k, seed):
+    rng = np.random.default_rng(seed)
+    whole = encoder(kind, rng)
+    part, z = whole.leading(k), rng.standard_normal((STEPS, 2))
+    assert part.size == k
+    np.testing.assert_allclose(part.dense(), whole.dense()[:k, :k], atol=1e-12)
+    np.testing.assert_allclose(part.solve(z[:k]), whole.solve(z)[:k], atol=1e-9)
+
+
+@given(100, scheme=st.sampled_from(STEP_SCHEMES), steps=st.integers(1, STEPS))
+def test_a_shorter_scheme_allows_what_the_whole_one_allows_so_far(scheme, steps):
+    short = scheme.first_steps(steps)
+    assert steps <= short.num_steps <= STEPS
+    for pattern in scheme.patterns():
+        if early := [int(t) for t in pattern if t < steps]:
+            assert short.allows(early)
+
+
+def reached(C, scheme, steps):
+    """The largest norm of the first rows over patterns and gradients +-1 of one coordinate: a lower bound."""
+    best = 0.0
+    for pattern in scheme.patterns():
+        columns = C[:steps, [t for t in pattern if t < steps]]
+        for signs in itertools.product([-1.0, 1.0], repeat=columns.shape[1]):
+            best = max(best, float(np.linalg.norm(columns @ np.array(signs))))
+    return best
+
+
+@given(
+    60, kind=st.sampled_from(KINDS), scheme=st.sampled_from(STEP_SCHEMES), seed=st.integers(0, 99),
+    steps=st.integers(1, STEPS),
+)  # fmt: skip
+def test_the_loss_of_the_first_steps_lies_between_what_is_reached_and_that_of_the_whole(kind, scheme, seed, steps):
+    given_encoder = encoder(kind, np.random.default_rng(seed))
+    noise = LocalNoise(given_encoder, NODES)
+    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP, 0.3), scheme)
+    algorithm = dataclasses.replace(algorithm, noise=noise)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=2.0)
+    so_far = mechanism.guarantee_after(steps)
+    assert so_far.mu >= reached(given_encoder.dense(), scheme, steps) / 2.0 * (1 - 1e-9)
+    assert so_far.mu <= mechanism.guarantee.mu
+    if scheme.first_steps(steps).num_steps < STEPS:
+        assert so_far.mu <= reached_bound(given_encoder.dense(), scheme.first_steps(steps)) / 2.0 * (1 + 1e-6)
+
+
+def reached_bound(C, short):
+    """Of the absolute Gram matrix: an upper bound on any sensitivity over the scheme."""
+    X = np.abs(C[: short.num_steps, : short.num_steps].T @ C[: short.num_steps, : short.num_steps])
+    return max(float(np.sqrt(X[np.ix_(p, p)].sum())) for p in short.patterns())
+
+
+def calibrated(algorithm, trust, **more):
+    return mfdl.calibrate(algorithm, mfdl.Privacy(trust, **more, **ZERO_OUT), mu=1.0)
+
+
+DYNAMICS = mfdl.Dynamics(GOSSIP, [0.5, 0.4, 0.3, 0.3, 0.2, 0.1], gossip_rounds=2)
+
+
+def test_rounds_and_a_schedule_are_cut():
+    algorithm = mfdl.algorithms.mafalda(DYNAMICS, mfdl.Cyclic(3, 2))
+    part = algorithm.first_steps(3)
+    assert (part.num_steps, len(part.rounds)) == (4, 8)
+    assert part.dynamics.learning_rates(4).tolist() == [0.5, 0.4, 0.3, 0.3]
+    sent, of_whole = (x.messages_from_gradients.to_dense() for x in (part, algorithm))
+    np.testing.assert_array_equal(sent, of_whole[: len(sent), : sent.shape[1]])
+    noise, of_whole = part.noise.to_dense(), algorithm.noise.to_dense()
+    np.testing.assert_allclose(noise, of_whole[: len(noise), : noise.shape[1]], atol=1e-12)
+
+
+@each(
+    "scheme, trust",
+    (ParticipationByNode([mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.Cyclic(3, 2)]), mfdl.trust.LDP()),
+    (Explicit([[0, 5], [1, 2, 4], [3]], 6), mfdl.trust.LDP()),
+    (mfdl.Cyclic(3, 2), mfdl.trust.PNDP([0])),
+)
+def test_where_nothing_can_be_cut_the_number_of_the_whole_is_given(scheme, trust):
+    whole = calibrated(mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP, 0.3), scheme), trust)
+    assert whole.guarantee_after(1) is whole.guarantee
+    assert whole.guarantee_after(0) is None
+    assert whole.guarantee_after(STEPS) is whole.guarantee
+    refuses("steps must be at most 6", whole.guarantee_after, STEPS + 1)

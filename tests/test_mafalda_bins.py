@@ -1,27 +1,29 @@
-"""The encoder made for balls-in-bins under its name: built, accounted, kept, swept; what is refused."""
+"""The encoder made for balls-in-bins: which one is kept, built by name, accounted, swept; what is refused."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses, unsupported
 
 import mfdl
+from mfdl import BallsInBins, Cyclic, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, sweep
 from mfdl.algorithms import kronecker_bins, mafalda_bins, noise_error, registry
 from mfdl.commands import main
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_balls_in_bins
-from mfdl.participation import BallsInBins, Cyclic
+from mfdl.factorization.solutions import Solutions, keeping
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.runs import Store, sweep
+from mfdl.runs import Store
 from mfdl.runs.cells import shared_by
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.sweep_config import SweepConfig
 
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
+DYNAMICS = dynamics_on("path:n=3")
 BINS = BallsInBins(2, 3)
 TARGET = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
-PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
 NOISE = mfdl.privacy.noise_of_bins(bins=3, **TARGET)
 ASKED = ["--graph", "path:n=3", "--epochs", "2", "--period", "3", "--delta", "1e-5", "--adjacency", "zero-out"]
 SECRET = [*ASKED, "--participation", "balls-in-bins", "--epsilon", "2"]
@@ -65,10 +67,8 @@ def test_calibrated_by_name_needs_bins_and_one_target():
     public, secret = (dataclasses.replace(PRIVACY, participation=scheme) for scheme in (Cyclic(2, 3), BINS))
     named = mfdl.calibrate("dp-dsgd", public, dynamics=DYNAMICS, mu=1.0)
     assert (named.algorithm.name, round(named.guarantee.mu, 6)) == ("dp-dsgd", 1)
-    with pytest.raises(InvalidInput, match="target"):
-        mfdl.calibrate("mafalda-bins", secret, dynamics=DYNAMICS)
-    with pytest.raises(InvalidInput, match="balls-in-bins"):
-        mfdl.calibrate("mafalda-bins", public, dynamics=DYNAMICS, mu=1.0)
+    refuses("target", mfdl.calibrate, "mafalda-bins", secret, dynamics=DYNAMICS)
+    refuses("balls-in-bins", mfdl.calibrate, "mafalda-bins", public, dynamics=DYNAMICS, mu=1.0)
 
 
 @pytest.mark.slow
@@ -85,27 +85,21 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
     assert errors["mafalda-bins"] <= min(errors.values()) * (1 + 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "more", "error", "message"),
-    [
-        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
-        (BINS, {}, InvalidInput, "optimised for a target"),
-    ],
+@each(
+    "scheme, more, error, message",
+    (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
+    (BINS, {}, InvalidInput, "optimised for a target"),
 )
 def test_without_secret_batches_or_a_target_it_is_refused(scheme, more, error, message):
-    with pytest.raises(error, match=message):
-        registry.build("mafalda-bins", DYNAMICS, scheme, **more)
+    refuses(message, registry.build, "mafalda-bins", DYNAMICS, scheme, **more, error=error)
 
 
 @pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"bins": 0}, {"adjacency": "no"}])
 def test_a_target_that_is_none_is_refused(wrong):
-    with pytest.raises(InvalidInput):
-        mfdl.privacy.noise_of_bins(**{"bins": 3, **TARGET, **wrong})
+    refuses(".", mfdl.privacy.noise_of_bins, **{"bins": 3, **TARGET, **wrong})
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
@@ -133,21 +127,19 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["factorize", *ASKED[:6], "--epsilon", "2"], "--epsilon 2.0 is for --participation balls-in-bins"),
-        (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
-        (["factorize", *SECRET[:-2]], "give --epsilon"),
-        (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
-        (["factorize", *SECRET, "--mechanism", "bsr"], "got bsr"),
-        (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
-        (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
-        (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
-        (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "optimised for a target"),
-        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
-        (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
-    ],
+@each(
+    "arguments, message",
+    (["factorize", *ASKED[:6], "--epsilon", "2"], "--epsilon 2.0 is for --participation balls-in-bins"),
+    (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
+    (["factorize", *SECRET[:-2]], "give --epsilon"),
+    (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
+    (["factorize", *SECRET, "--mechanism", "bsr"], "got bsr"),
+    (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
+    (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
+    (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
+    (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "optimised for a target"),
+    (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
+    (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
 )
 def test_what_has_no_meaning_is_refused_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
@@ -165,8 +157,7 @@ SWEPT = {
 def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
     cells = [(cell.mechanism, cell.config.participation) for cell in SweepConfig(**SWEPT).cells()]
     assert cells == [("dp-dsgd", "cyclic"), ("dp-dsgd", "balls-in-bins"), ("mafalda-bins", "balls-in-bins")]
-    with pytest.raises(InvalidInput, match="is for balls-in-bins"):
-        SweepConfig(**SWEPT | {"participation": "cyclic"})
+    refuses("is for balls-in-bins", SweepConfig, **SWEPT | {"participation": "cyclic"})
 
 
 def test_what_runs_share_knows_the_budget_where_the_encoder_is_made_for_it():
@@ -186,10 +177,7 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     assert (done["finished"], done["failed"]) == (2, 0)
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
-    dynamics, arguments = (
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")),
-        {"delta": 1e-5, "adjacency": "zero-out"},
-    )
+    dynamics, arguments = (dynamics_on("ring:n=3"), {"delta": 1e-5, "adjacency": "zero-out"})
     targets = [
         mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **arguments) for mu in options["mu"]
     ]
@@ -243,8 +231,7 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
 
 
 # ---- over nodes too --------------------------------------------------------------------------------------------------
-
-OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
+OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
 
 
 @pytest.mark.slow
@@ -265,10 +252,8 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
     assert solved.noise_std * noise_error(algorithm, weights=counted).value ** 0.5 == pytest.approx(
         solved.root_error, rel=1e-9
     )
-    with pytest.raises(UnsupportedMechanism, match="kronecker-bins is for balls-in-bins"):
-        kronecker_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
-    with pytest.raises(UnsupportedMechanism, match="form 'banded'; use dense"):
-        factorize_balls_in_bins(DYNAMICS, 2, 3, hull, factor=space, form="banded")
+    unsupported("kronecker-bins is for balls-in-bins", lambda: kronecker_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull))
+    unsupported("form 'banded'; use dense", factorize_balls_in_bins, DYNAMICS, 2, 3, hull, factor=space, form="banded")
 
 
 @pytest.mark.slow
@@ -284,3 +269,69 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
     options = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "kronecker-bins", "--out", str(tmp_path)]
     (row,) = answer(capsys, "compare", *SECRET, *options, "--trust", "eavesdropper")["mechanisms"]
     assert 1.99 < row["epsilon"] <= 2
+
+
+RING = dynamics_on("ring:n=6")
+
+
+def hull_gram(M):
+    """A scale that grows in the diagonal and in the correlation."""
+    d, c = np.diagonal(M).max(), (M - np.diag(np.diagonal(M))).max()
+    return d**0.5 * (0.5 + (c / d) ** 0.5)
+
+
+@pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
+def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull_gram, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False
+    )
+    assert [correlation for correlation, _, _ in factorization.tried] == [0.0, 0.1, 0.3]
+    errors = [std * solved.objective**0.5 for _, std, solved in factorization.tried]
+    assert_allclose(factorization.root_error, min(errors), rtol=1e-12)
+    assert len(set(errors)) == 3
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(
+        factorization.noise_std * noise_error(algorithm, weights=weights).value ** 0.5,
+        factorization.root_error,
+        rtol=1e-9,
+    )
+    for _, _, solved in factorization.tried:
+        assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-9) < 1.3 * solved.lower_bound
+
+
+def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
+    options = {"correlations": (0.2,), "progress": False}
+    with keeping(Solutions(tmp_path)):
+        first = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+    with keeping(Solutions(tmp_path)):
+        again = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+    assert again.encoder.tolist() == first.encoder.tolist()
+    assert again.best.seconds == 0.0
+
+
+@pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
+def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull_gram, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False
+    )
+    assert factorization.error_gram is None
+    assert factorization.encoder is factorization.best.encoder
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(factorization.noise_std * noise_error(algorithm).value ** 0.5, factorization.root_error, rtol=1e-9)
+    assert (
+        factorization.root_error_bound
+        <= factorization.root_error
+        <= factorization.tried[0][1] * factorization.tried[0][2].objective ** 0.5
+    )
+
+
+def test_what_means_nothing_is_refused():
+    refuses(
+        r"correlations must be numbers in \[0, 1\]", factorize_balls_in_bins, RING, 2, 3, hull_gram, correlations=(1.5,)
+    )
+    refuses("bins must be an integer >= 1", factorize_balls_in_bins, RING, 2, 0, hull_gram)
+    refuses("bandwidth 2 is of a form with diagonals", factorize_balls_in_bins, RING, 2, 3, hull_gram, bandwidth=2)
+    refuses("unknown form 'buffered'", factorize_balls_in_bins, RING, 2, 3, hull_gram, form="buffered")
+    with pytest.raises(UnsupportedMechanism, match="count models step by step"):
+        factorize_balls_in_bins(RING, 2, 3, hull_gram, form="toeplitz", weights=ErrorWeights("released:average:2"))
+    refuses("no encoder", factorize_balls_in_bins, RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)

@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 from _guarantees import guarantees, worst_sensitivity
 from _privacy import applied
-from effort import examples
-from hypothesis import example, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, dynamics_on, each, example, given, refuses, st
 
 import mfdl
-from mfdl import Privacy, algorithms, factorization, gossip, trust
+from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, calibrate, factorization, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account, calibrate
 from mfdl.objective import NoiseObjective
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Explicit, OncePerEpoch, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
+from mfdl.testing import NAMES, build_algorithm, linear_algorithms, random_encoder
 from mfdl_solvers import causal_encoder
 
 LDP = trust.LDP()
@@ -39,8 +36,6 @@ def test_the_adjacencies_are_the_three():
 
 
 # ---- closed forms -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("clip_norm", [1.0, 0.25, 3.0])
 def test_mu_in_closed_form_under_every_adjacency(adjacency, clip_norm):
@@ -86,24 +81,17 @@ def test_replace_one_needs_twice_the_noise():
 
 def test_the_noise_of_anti_pgd_holds_its_sensitivity():
     """With sensitivity left out it would be 214 times too small at 20 epochs of 16 steps."""
-    anti = calibrate(
-        algorithms.anti_pgd(DYN, Cyclic(20, 16)), Privacy(LDP, adjacency="zero-out", clip_norm=1.0), mu=2.0
-    )
+    anti = calibrate(algorithms.anti_pgd(DYN, Cyclic(20, 16)), Privacy(LDP, **ZERO_OUT), mu=2.0)
     assert_allclose(anti.noise_std, math.sqrt(45920) / 2, rtol=1e-10)
     # z_t - z_{t-1} has variance 2, but 1 at the first step.
     assert_allclose(anti.injected_noise_std, anti.noise_std * math.sqrt((1 + 2 * 319) / 320), rtol=1e-12)
 
 
 # ---- calibration ------------------------------------------------------------------------------------------
-
-
-@examples(80)
 @given(
-    algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
-    adjacency=st.sampled_from(ADJACENCIES),
-    clip_norm=st.floats(1e-6, 1e6),
-    mu=st.floats(1e-6, 100),
-)
+    80, algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
+    adjacency=st.sampled_from(ADJACENCIES), clip_norm=st.floats(1e-6, 1e6), mu=st.floats(1e-6, 100),
+)  # fmt: skip
 def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
     calibrated = calibrate(algorithm, Privacy(LDP, adjacency=adjacency, clip_norm=clip_norm), mu=mu)
     assert calibrated.guarantee.mu <= mu
@@ -117,12 +105,10 @@ def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
     assert accounted == calibrated.guarantee
 
 
-@examples(60)
 @given(
-    adjacency=st.sampled_from(ADJACENCIES),
-    log_epsilon=st.floats(-6, math.log(500)),
+    60, adjacency=st.sampled_from(ADJACENCIES), log_epsilon=st.floats(-6, math.log(500)),
     log_delta=st.floats(math.log(1e-300), math.log(0.5)),
-)
+)  # fmt: skip
 @example(adjacency="zero-out", log_epsilon=0.0, log_delta=-1.25)
 @example(adjacency="zero-out", log_epsilon=0.4205341568094587, log_delta=-572.98828125)
 def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
@@ -134,8 +120,7 @@ def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
     assert calibrated.guarantee.epsilon(delta) >= epsilon * (1 - 1e-6)
 
 
-@examples(60)
-@given(stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+@given(60, stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
 def test_more_noise_is_never_less_privacy(stds, delta):
     low, high = sorted(stds)
     algorithm = algorithms.anti_pgd(DYN, PART)
@@ -151,8 +136,7 @@ def test_more_noise_is_never_less_privacy(stds, delta):
 def test_without_noise_nothing_is_guaranteed():
     for algorithm in (algorithms.dsgd(DYN, PART), algorithms.dp_dsgd(DYN, PART)):
         calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), noise_std=0.0)
-        assert calibrated.guarantee.mu == math.inf
-        assert calibrated.noise_std == 0
+        assert (calibrated.guarantee.mu, calibrated.noise_std) == (math.inf, 0)
         assert calibrated.injected_noise_std == 0
         assert "no finite guarantee" in calibrated.guarantee.sentence()
     assert calibrate(algorithms.dsgd(DYN, PART), Privacy(**CIRCUMSTANCES), noise_std=0.0).objective == 0
@@ -162,16 +146,13 @@ def test_without_noise_nothing_is_guaranteed():
 
 
 # ---- what a guarantee says --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NOISY)
 def test_the_guarantee_states_its_circumstances(name):
     algorithm = build_algorithm(name, DYN, PART)
     calibrated = calibrate(algorithm, Privacy(LDP, adjacency="replace-one", clip_norm=0.5), mu=1.5)
     says = calibrated.guarantee
     assert (says.trust, says.adjacency, says.clip_norm, says.record_shift) == ("ldp", "replace-one", 0.5, 1.0)
-    assert says.participation == "cyclic participation (epochs=3, period=2)"
-    assert says.victim == "every node"
+    assert (says.participation, says.victim) == ("cyclic participation (epochs=3, period=2)", "every node")
     assert says.attacker == LDP.attacker
     assert says.attacker.startswith("anyone who sees all messages")
     assert says.adaptive
@@ -189,9 +170,7 @@ def test_only_a_bound_that_is_attained_is_called_exact():
         algorithms.dp_dsgd(DYN, EveryStep(3)),
     ):
         calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), mu=1.0)
-        certified = mfdl.losses(
-            algorithm, mfdl.Privacy(CIRCUMSTANCES["trust"], adjacency="zero-out", clip_norm=1.0)
-        ).worst
+        certified = mfdl.losses(algorithm, mfdl.Privacy(CIRCUMSTANCES["trust"], **ZERO_OUT)).worst
         assert calibrated.guarantee.bound == certified.bound
     assert calibrated.guarantee.bound == "exact"
 
@@ -206,8 +185,6 @@ def test_another_participation_is_accounted_and_named():
 
 
 # ---- units of privacy ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sigma", [0.8, 3.0])
 @pytest.mark.parametrize("num_steps", [1, 10])
 @pytest.mark.parametrize("clip_norm", [1.0, 0.25])
@@ -248,8 +225,7 @@ def test_the_unit_is_stated_everywhere_and_changes_no_number():
         assert account(algorithm, Privacy(unit=unit, **CIRCUMSTANCES), noise_std=1.0).unit == unit
     assert {g.unit for g in guarantees(algorithm, losses, **options)} == {"record"}
     assert record.content_hash != user.content_hash  # so they never share noise
-    with pytest.raises(InvalidInput, match="compose only for the same unit, got 'record' and 'user'"):
-        record.guarantee.compose_with(user.guarantee)
+    refuses("compose only for the same unit, got 'record", record.guarantee.compose_with, user.guarantee)
 
 
 @pytest.mark.parametrize("participation", [Cyclic(2, 3), OncePerEpoch(2, 3), Single(6), MinSeparation(6, 3, 2)])
@@ -266,8 +242,7 @@ def test_user_level_needs_every_step(participation):
         lambda: calibrate(algorithm, Privacy(**options), noise_std=0.0),
         lambda: guarantees(algorithm, sensitivity_by_victim(algorithm, LDP), **options, noise_std=1.0),
     ):
-        with pytest.raises(InvalidInput, match=message):
-            attempt()
+        refuses(message, attempt)
     calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), mu=1.0)
     with pytest.raises(InvalidInput, match=message):  # nor by changing what is stated
         dataclasses.replace(calibrated, guarantee=dataclasses.replace(calibrated.guarantee, unit="user"))
@@ -283,36 +258,29 @@ def test_every_step_is_a_set_of_steps_and_no_name(participation):
     assert_allclose(calibrated.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
 
 
-@examples(100)
-@given(
-    patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3),
-    steps=st.integers(4, 5),
-)
+@given(100, patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3), steps=st.integers(4, 5))
 def test_in_every_step_is_read_from_the_patterns(patterns, steps):
     scheme = Explicit([sorted(p) for p in patterns], steps)
     assert scheme.in_every_step == ([set(p.tolist()) for p in scheme.patterns()] == [set(range(steps))])
 
 
 def test_a_lipschitz_claim_does_not_reach_user_level():
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), EveryStep(3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4", 0.3), EveryStep(3))
     options = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "release": "none"}
     for attempt in (
         lambda: calibrate(algorithm, Privacy(unit="user", lipschitz=1.0, **options), mu=1.0),
         lambda: account(algorithm, Privacy(unit="user", lipschitz=0.0, **options), noise_std=1.0),
     ):
-        with pytest.raises(InvalidInput, match=r"does not take lipschitz=.*leave lipschitz out"):
-            attempt()
+        refuses("does not take lipschitz=.*leave lipschitz", attempt)
     resting = calibrate(algorithm, Privacy(lipschitz=1.0, **options), mu=1.0)
     assert resting.lipschitz == 1.0
     with pytest.raises(InvalidInput, match=r"does not take lipschitz=1\.0"):
         dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
     losses = sensitivity_by_victim(algorithm, options["trust"], release="none", lipschitz=1.0)
     conditions = {"trust": options["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    with pytest.raises(InvalidInput, match="computed for unit 'record', not 'user'"):
-        guarantees(algorithm, losses, **conditions, unit="user")
+    refuses("computed for unit 'record', not 'user'", guarantees, algorithm, losses, **conditions, unit="user")
     for_users = sensitivity_by_victim(algorithm, options["trust"], release="none", lipschitz=1.0, unit="user")
-    with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
-        guarantees(algorithm, for_users, **conditions, unit="user")
+    refuses("cannot rest on shift reduction", guarantees, algorithm, for_users, **conditions, unit="user")
     assert len(guarantees(algorithm, losses, **conditions)) == 3
 
 
@@ -323,50 +291,41 @@ def test_unknown_units_are_refused():
 
 
 # ---- errors -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "exactly one target"),
-        ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
-        ({"epsilon": 1.0}, "epsilon needs a delta"),
-        ({"mu": 0.0}, "mu must be a finite number > 0"),
-        ({"mu": -1.0}, "mu must be a finite number > 0"),
-        ({"mu": math.nan}, "mu must be a finite number > 0"),
-        ({"mu": math.inf}, "mu must be a finite number > 0"),
-        ({"epsilon": 0.0, "delta": 1e-6}, "epsilon must be a finite number > 0"),
-        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number strictly between 0 and 1"),
-        ({"epsilon": 1.0, "delta": 1.0}, "delta must be a number strictly between 0 and 1"),
-        ({"mu": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
-        ({"mu": 1.0, "adjacency": "replace"}, "unknown adjacency 'replace'; did you mean 'replace-one'"),
-    ],
+@each(
+    "arguments, message",
+    ({}, "exactly one target"),
+    ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
+    ({"epsilon": 1.0}, "epsilon needs a delta"),
+    ({"mu": 0.0}, "mu must be a finite number > 0"),
+    ({"mu": -1.0}, "mu must be a finite number > 0"),
+    ({"mu": math.nan}, "mu must be a finite number > 0"),
+    ({"mu": math.inf}, "mu must be a finite number > 0"),
+    ({"epsilon": 0.0, "delta": 1e-6}, "epsilon must be a finite number > 0"),
+    ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number strictly between 0 and 1"),
+    ({"epsilon": 1.0, "delta": 1.0}, "delta must be a number strictly between 0 and 1"),
+    ({"mu": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
+    ({"mu": 1.0, "adjacency": "replace"}, "unknown adjacency 'replace'; did you mean 'replace-one'"),
 )
 def test_bad_targets_are_refused(arguments, message):
-    with pytest.raises(InvalidInput, match=message):
-        applied(calibrate, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments)
+    refuses(message, lambda: applied(calibrate, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "exactly one of noise_std and noise_multiplier"),
-        ({"noise_std": 1.0, "noise_multiplier": 1.0}, "exactly one of noise_std and noise_multiplier"),
-        ({"noise_std": -1.0}, "noise_std must be a finite number >= 0"),
-        ({"noise_std": math.nan}, "noise_std must be a finite number >= 0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number >= 0"),
-        ({"noise_std": 1.0, "clip_norm": math.inf}, "clip_norm must be a finite number > 0"),
-        ({"noise_std": 1.0, "adjacency": "add"}, "unknown adjacency 'add'"),
-    ],
+@each(
+    "arguments, message",
+    ({}, "exactly one of noise_std and noise_multiplier"),
+    ({"noise_std": 1.0, "noise_multiplier": 1.0}, "exactly one of noise_std and noise_multiplier"),
+    ({"noise_std": -1.0}, "noise_std must be a finite number >= 0"),
+    ({"noise_std": math.nan}, "noise_std must be a finite number >= 0"),
+    ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number >= 0"),
+    ({"noise_std": 1.0, "clip_norm": math.inf}, "clip_norm must be a finite number > 0"),
+    ({"noise_std": 1.0, "adjacency": "add"}, "unknown adjacency 'add'"),
 )
 def test_bad_noise_is_refused(arguments, message):
-    with pytest.raises(InvalidInput, match=message):
-        applied(account, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments)
+    refuses(message, lambda: applied(account, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments))
 
 
 def test_an_algorithm_without_noise_cannot_be_calibrated():
-    with pytest.raises(InvalidInput, match="'none' has no noise to scale"):
-        calibrate(algorithms.dsgd(DYN, PART), Privacy(**CIRCUMSTANCES), mu=1.0)
+    refuses("'none' has no noise", lambda: calibrate(algorithms.dsgd(DYN, PART), Privacy(**CIRCUMSTANCES), mu=1.0))
     with pytest.raises(InvalidInput, match="noise_multiplier needs a mechanism with noise"):
         account(algorithms.dsgd(DYN, PART), Privacy(**CIRCUMSTANCES), noise_multiplier=1.0)
 
@@ -375,15 +334,12 @@ def test_an_algorithm_without_noise_cannot_be_calibrated():
 def test_adjacency_trust_and_clipping_have_no_default(missing):
     given_ones = {k: v for k, v in CIRCUMSTANCES.items() if k != missing}
     refusal = InvalidInput if missing == "trust" else TypeError  # a view has none
-    with pytest.raises(refusal, match=missing):
-        calibrate(algorithms.dp_dsgd(DYN, PART), Privacy(**given_ones), mu=1.0)
+    refuses(missing, lambda: calibrate(algorithms.dp_dsgd(DYN, PART), Privacy(**given_ones), mu=1.0), error=refusal)
     with pytest.raises(refusal, match=missing):
         account(algorithms.dp_dsgd(DYN, PART), Privacy(**given_ones), noise_std=1.0)
 
 
 # ---- objective and injected noise -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["mafalda", "mafalda-l"])
 def test_the_objective_is_the_loss_of_its_factorization(name):
     algorithm = build_algorithm(name, DYN, PART)
@@ -418,8 +374,8 @@ def test_two_mechanisms_share_a_hash_only_when_they_are_one():
 
 def test_the_objective_ranks_mechanisms_under_balls_in_bins_as_their_noise_does():
     """Per unit sensitivity the encoder for public bins would seem best, though mafalda-bins needs less noise."""
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
-    target, privacy = {"epsilon": 2.0, "delta": 1e-5}, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    dynamics = dynamics_on("ring:n=4", 0.1)
+    target, privacy = {"epsilon": 2.0, "delta": 1e-5}, Privacy(trust.LDP(), **ZERO_OUT)
     bins = mfdl.BallsInBins(2, 3)
     public = algorithms.mafalda(dynamics, bins.public)
     mechanisms = [

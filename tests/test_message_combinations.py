@@ -1,40 +1,29 @@
-"""Models that see linear combinations of messages, secure sums among them, against exact fractions."""
+"""Models that see linear combinations of messages, and `gossip.average` in a loop of one's own."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH, ZIP
+from torch import nn
+from vocabulary import each, given, refuses, st
 
-from mfdl import algorithms, archive, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.oracles import (
-    exact_leaks,
-    exact_run,
-    exact_view,
-    exact_view_gram,
-    largest_signed_sum,
-)
-from mfdl.testing.strategies.graphs import dyadic_gossip
-from mfdl.trust import TrustModel
+import mfdl
+from mfdl import Dynamics, EveryStep, TrustModel, UnsupportedMechanism, algorithms, archive, gossip, trust
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import dyadic_gossip, exact_leaks, exact_run, exact_view, exact_view_gram, largest_signed_sum
 
 FROM_MASKS = TrustModel.from_masks
 
 
 # ---- combinations of messages ----------------------------------------------------------------------------------------
-
-
 def exactly(algorithm, rows, known_noise, release):
     """(A, B) of combinations, over the rationals."""
     sent = np.broadcast_to(algorithm.transmitted, (len(algorithm.rounds), algorithm.messages_per_round))
@@ -42,8 +31,7 @@ def exactly(algorithm, rows, known_noise, release):
     return exact_view(exact_run(algorithm), sent, known_noise, release=release, combination=fractions)
 
 
-@examples(60)
-@given(data=st.data(), release=st.sampled_from(["none", "average", "all"]))
+@given(60, data=st.data(), release=st.sampled_from(["none", "average", "all"]))
 def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data, release):
     W = data.draw(dyadic_gossip(max_nodes=4))
     build = data.draw(st.sampled_from([algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.muffliato]))
@@ -95,26 +83,18 @@ def test_who_sees_every_message_sees_all_combinations():
     assert [loss.sensitivity_squared for loss in sensitivity_by_victim(DP, by_victim)] != [0.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
-        ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
-        ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
-        (
-            {"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)},
-            "seen must be the same mask in every round",
-        ),
-    ],
+@each(
+    "given, text",
+    ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
+    ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
+    ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
+    ({"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)}, "seen must be the same mask in every"),
 )
 def test_combinations_that_do_not_fit(given, text):
-    with pytest.raises(InvalidInput, match=text):
-        sensitivity_by_victim(DP, FROM_MASKS(**given))
+    refuses(text, lambda: sensitivity_by_victim(DP, FROM_MASKS(**given)))
 
 
 # ---- secure sums ----------------------------------------------------------------------------------------------------
-
-
 def test_sums_are_those_of_the_receivers():
     """Path 0 - 1 - 2 - 3 with Metropolis weights: 1/3 each inside, from and to the ends too."""
     third = 1 / 3
@@ -127,8 +107,7 @@ def test_sums_are_those_of_the_receivers():
     assert np.flatnonzero(messages[0]).tolist() == [2]
 
 
-@examples(40)
-@given(W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
+@given(40, W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
 def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
     algorithm, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
     model = trust.SecureSum([0] if attacked else [])
@@ -166,3 +145,66 @@ def test_a_secure_sum_by_name_and_saved():
     assert archive.copied(trust.SecureSum([1, "b"]), "trust") == trust.SecureSum([1, "b"])
     assert trust.SecureSum([0]).attackers(DP) == (0,)
     assert [loss.victim for loss in sensitivity_by_victim(DP, trust.SecureSum([0]))] == [1, 2, 3]
+
+
+N = 33
+COMPLETE = mfdl.gossip.metropolis_hastings(nx.complete_graph(N))
+
+
+class Buffered(nn.Module):
+    """A linear layer with a table of places, a mask and a counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("places", torch.tensor([3, 1, 2, 0]))
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("count", torch.tensor(5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_averaging_loop_keeps_integers_and_averages_numbers(dtype):
+    modules = [Buffered().to(dtype) for _ in range(N)]
+    messages = {j: {name: x.clone() for name, x in m.state_dict().items()} for j, m in enumerate(modules)}
+    exact = torch.stack([messages[j]["linear.weight"].double() for j in range(N)])
+    for i, module in enumerate(modules):
+        module.load_state_dict(mfdl.gossip.average(messages, COMPLETE, i))
+        wanted = torch.einsum("j,jab->ab", torch.tensor(COMPLETE.weights.toarray()[i]), exact)
+        eps = max(torch.finfo(dtype).eps, N * torch.finfo(torch.float32).eps if dtype != torch.float64 else 1e-14)
+        assert (module.linear.weight.double() - wanted).abs().max() <= eps * exact.abs().max()
+        assert (module.places.tolist(), module.mask.tolist()) == ([3, 1, 2, 0], [True, False, True])
+        assert module.count == 5
+    assert all(m["places"].tolist() == [3, 1, 2, 0] for m in messages.values())
+
+
+def test_equal_models_of_few_bits_stay_equal():
+    for dtype in (torch.bfloat16, torch.float16):
+        ones = mfdl.gossip.average({j: torch.ones(3, dtype=dtype) for j in range(N)}, COMPLETE, 0)
+        assert ones.dtype == dtype
+        assert (ones == 1).all()
+    halves = mfdl.gossip.average({j: np.ones(3, dtype=np.float16) for j in range(N)}, COMPLETE, 0)
+    assert halves.dtype == np.float16
+    assert (halves == 1).all()
+
+
+@each(
+    "other, words",
+    ({"places": torch.tensor([3, 1, 0, 2])}, "'places', of type torch.int64, must be equal.*of node 7 than"),
+    ({"mask": torch.tensor([True, True, True])}, "'mask', of type torch.bool"),
+    ({"count": torch.tensor(6)}, "'count', of type torch.int64"),
+    ({"linear.bias": torch.zeros(1)}, r"'linear.bias' must have one shape.*\(3,\).*of node 0 and .*\(1,\).*node 7"),
+    ({"linear.bias": torch.zeros(3, dtype=torch.float64)}, "'linear.bias' must have one shape and type"),
+    ({"linear.bias": np.zeros(3, dtype=np.float32)}, "'linear.bias' must have one shape and type"),
+)
+def test_what_is_no_average_is_refused_with_its_name(other, words):
+    messages = {j: Buffered().state_dict() for j in range(N)}
+    messages[7] = {**messages[7], **other}
+    refuses(words, mfdl.gossip.average, messages, COMPLETE, 3)
+
+
+def test_shapes_that_numpy_would_broadcast_are_refused():
+    W = mfdl.gossip.metropolis_hastings(nx.complete_graph(3))
+    shapes = [(2,), (1,), (2,)]
+    refuses("messages must", lambda: mfdl.gossip.average({j: np.zeros(shape) for j, shape in enumerate(shapes)}, W, 0))
+    assert mfdl.gossip.average(dict.fromkeys(range(3), 7), W, 0) == 7
+    refuses("cast it to a floating-point type", mfdl.gossip.average, {0: 1, 1: 2, 2: 3}, W, 0)

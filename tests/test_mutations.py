@@ -1,17 +1,18 @@
-"""The planted pitfalls fit the library as it is, and the runner believes nothing but a failed test.
-
-Whether the tests catch them takes minutes: `python tests/mutations/run.py`.
-"""
+"""The planted pitfalls fit the library, its runner believes only failed tests, and examples follow seeds."""
 
 import ast
 import functools
+import os
 import shutil
+import subprocess
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
 from mutations import run
+from vocabulary import each, refuses
 
 ROOT = Path(__file__).parents[1]
 MUTATIONS = run.load()
@@ -60,8 +61,6 @@ def test_their_tests_exist():
 
 
 # ---- the runner ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project of one function, with a test of it."""
@@ -98,17 +97,15 @@ def planted(old, new, test="test_shift"):
     return run.Mutation(0, "made up", "privacy", "mfdl/shift.py", old, new, (f"tests/test_shift.py::{test}",))
 
 
-@pytest.mark.parametrize(
-    ("mutation", "caught", "trouble"),
-    [
-        (planted("2 * clip", "1 * clip"), True, ""),
-        (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
-        (planted("2 * clip_norm", "two * clip_norm"), False, "NameError"),
-        (planted("def shift(", "def shift(("), False, "status"),  # the copy cannot be collected
-        (planted("3 * clip", "1 * clip"), False, "old occurs 0 times"),
-        (planted("clip_norm", "norm"), False, "old occurs 2 times"),
-        (planted("2 * clip", "2 * clip"), False, "new is old"),
-    ],
+@each(
+    "mutation, caught, trouble",
+    (planted("2 * clip", "1 * clip"), True, ""),
+    (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
+    (planted("2 * clip_norm", "two * clip_norm"), False, "NameError"),
+    (planted("def shift(", "def shift(("), False, "status"),  # the copy cannot be collected
+    (planted("3 * clip", "1 * clip"), False, "old occurs 0 times"),
+    (planted("clip_norm", "norm"), False, "old occurs 2 times"),
+    (planted("2 * clip", "2 * clip"), False, "new is old"),
 )
 def test_only_a_failed_test_counts(project, mutation, caught, trouble):
     outcome = run.try_mutation(mutation, project)
@@ -155,5 +152,55 @@ def test_entries_with_other_fields_are_refused(tmp_path):
         if error is None:
             assert [mutation.number for mutation in run.load(tmp_path)] == [1]
         else:
-            with pytest.raises(error, match=message):
-                run.load(tmp_path)
+            refuses(message, run.load, tmp_path, error=error)
+
+
+PROPERTY = """
+from pathlib import Path
+from hypothesis import given, strategies as st
+
+@given(x=st.floats(), y=st.lists(st.integers()))
+def test_records(x, y):
+    with Path("drawn").open("a") as file:
+        file.write(f"{x!r} {y!r}\\n")
+"""
+UNSEEDED = """
+import random
+import numpy as np
+import torch
+from pathlib import Path
+
+def test_unseeded():
+    drawn = random.random(), np.random.random(), float(torch.rand(1))
+    with Path("drawn").open("a") as file:
+        file.write(f"{drawn}\\n")
+"""
+
+
+def drawn(folder, hash_seed, *arguments, seed=None):
+    """The examples in order, and what the run printed."""
+    (folder / "test_a_property.py").write_text(PROPERTY)
+    (folder / "test_unseeded.py").write_text(UNSEEDED)
+    (folder / "drawn").unlink(missing_ok=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MFDL_SEED", "PYTEST"))}
+    env |= {"PYTHONPATH": str(Path(__file__).parent), "PYTHONHASHSEED": hash_seed}
+    env |= {} if seed is None else {"MFDL_SEED": seed}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (folder / "drawn").read_text(), done.stdout
+
+
+@pytest.mark.slow
+def test_a_seed_decides_the_examples_and_the_run_says_which(tmp_path):
+    """Whatever the order of sets, in a worker of xdist or without."""
+    of_seed = {}
+    for seed in (None, "5"):
+        of_seed[seed], announced = drawn(tmp_path, "1", seed=seed)
+        again, said_again = drawn(tmp_path, "2", "-n", "1", seed=seed)
+        assert of_seed[seed] == again
+        assert of_seed[seed].count("\n") > 5
+        for text in (announced, said_again):
+            assert ("MFDL_SEED=5" in text) == (seed is not None)
+    of_seed["6"], _ = drawn(tmp_path, "1", seed="6")
+    assert len(set(of_seed.values())) == 3

@@ -1,7 +1,8 @@
-"""What is installed: `mfdl`, `mfdl_solvers` and `mfdl_papers`, beside whatever folders a user has."""
+"""What is installed, what works without extras, and the kernels that libraries use."""
 
 import importlib.metadata
 import importlib.util
+import locale
 import os
 import re
 import subprocess
@@ -9,14 +10,21 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import beside_peers
+import machines
 import pytest
 import pythons
 import yaml
 from installed_wheel import unpacked_source, wheel_of
+from page_session import run_page
+from readme_session import quick_blocks
+from vocabulary import each, refuses
 
 import mfdl
+from mfdl.errors import EXTRAS, InvalidInput, MissingExtra, imported
+from mfdl.training import distributed
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "experiments" / "mfdl_papers"
@@ -57,12 +65,10 @@ def wheel_contents(folder):
     return site, site, site
 
 
-@pytest.mark.parametrize(
+@each(
     "places",
-    [
-        lambda folder: (ROOT, ROOT / "solvers", ROOT / "experiments"),
-        pytest.param(wheel_contents, marks=pytest.mark.slow),
-    ],
+    lambda folder: (ROOT, ROOT / "solvers", ROOT / "experiments"),
+    pytest.param(wheel_contents, marks=pytest.mark.slow),
     ids=["tree", "wheel"],
 )
 def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
@@ -119,3 +125,171 @@ def test_the_citation_file_is_valid_and_that_of_the_project():
     assert {name: citation[name] for name in same} == {name: project[name] for name in same}
     assert citation["title"] == f"{project['name']}: {project['description'][0].lower()}{project['description'][1:]}"
     assert citation["version"] == mfdl.__version__
+
+
+OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OF_USERS = ("testing", "tables", "report", "ranks", "dask")
+NOT_INSTALLED = {"flwr_datasets": "femnist", "nvflare": "nvflare"}  # the first needs an older rich, the second is heavy
+PACKAGES = {line.partition(">=")[0]: extra for extra in OF_USERS for line in OPTIONAL[extra]}
+REQUIRED_ONLY = f"import sys\nsys.modules.update(dict.fromkeys({sorted({*PACKAGES} - {'pytest'})}))\n"
+"""First lines of a session in which no package of an extra can be imported."""
+
+WITHOUT_EXTRAS = """
+import contextlib, io, pathlib
+import mfdl
+from mfdl.commands import main
+from mfdl.runs import load_steps
+
+def answer(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = main([*arguments])
+    return status, errors.getvalue()
+
+options = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1"]
+status, _ = answer(*options, "--mechanisms", "none,mafalda", "--out", "out")
+(_, run) = load_steps("out/steps.mfdl")
+
+def refusal(call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except ImportError as error:
+        return str(error)
+
+dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.5)
+graph_noise = mfdl.factorization.optimal_covariance
+
+def use_ranks():
+    with mfdl.training.distributed.ranks(2):
+        pass
+
+def use_testing():
+    import mfdl.testing
+
+refusals = {
+    "tables": [refusal(run.to_pandas)],
+    "report": [answer("report", "out")[1]],
+    "ranks": [answer(*options, "--ranks", "2", "--out", "other")[1], refusal(use_ranks)],
+    "dask": [refusal(mfdl.runs.Engine, "dask")],
+    "testing": [
+        answer("claims")[1], refusal(use_testing),
+        refusal(graph_noise, dynamics, groups=[[0, 1], [2, 3]], method="conic"),
+    ],
+}
+"""
+REFUSED = """
+assert status == 0 and pathlib.Path("out/compare.png").stat().st_size > 10_000
+assert len(run) == 4 and run.columns()["loss"].min() > 0
+assert not pathlib.Path("other").exists()
+for extra, texts in refusals.items():
+    for text in texts:
+        assert f"which is not installed: pip install 'mfdl[{extra}]'" in str(text), (extra, text)
+"""
+
+
+def test_every_package_of_an_extra_is_refused_by_its_extra():
+    assert {package: (PACKAGES | NOT_INSTALLED).get(package) for package in EXTRAS} == EXTRAS
+    assert set(PACKAGES) - set(EXTRAS) == {"pytest"}
+    assert OPTIONAL["test"][0] == f"mfdl[{','.join(OF_USERS)}]"  # the tests have them all
+
+
+def test_a_refusal_is_an_import_error_and_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtra) as refused:
+        imported("jinja2", "a report", "read results.json")
+    assert str(refused.value) == (
+        "a report needs jinja2, which is not installed: pip install 'mfdl[report]', or read results.json."
+    )
+    assert isinstance(refused.value, InvalidInput)
+    assert isinstance(refused.value, ImportError)
+
+
+def test_a_package_that_is_damaged_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "pymetis.py").write_text("import no_such_package_of_pymetis")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pymetis", raising=False)
+    refuses("no_such_package_of_pymetis", imported, "pymetis", "a partition", error=ModuleNotFoundError)
+
+
+@pytest.mark.parametrize("package", ["cloudpickle", "pymetis"])
+def test_each_package_of_several_ranks_is_required_before_any_of_them_starts(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=f"needs {package}, which is not installed"), distributed.ranks(2):
+        pytest.fail("a group without its packages")
+
+
+@pytest.mark.slow
+def test_a_comparison_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page([("python", REQUIRED_ONLY + WITHOUT_EXTRAS)], "a session without extras", REFUSED)
+
+
+@pytest.mark.slow
+def test_the_first_block_of_the_readme_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = quick_blocks(tmp_path)[0]
+    ends_well = "assert sum(p.numel() for p in module.parameters()) == 65"
+    run_page([(first[0], REQUIRED_ONLY), first], "README.md", ends_well)
+
+
+REPORT = """
+import os, threadpoolctl, torch
+from machines import numpy_core
+(blas,) = [x for x in threadpoolctl.threadpool_info() if x["internal_api"] == "openblas" and "numpy" in x["filepath"]]
+disabled = os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
+print(torch.backends.cpu.get_cpu_capability(), blas["architecture"], blas["num_threads"])
+assert not any(numpy_core.__cpu_features__[group] for group in disabled), disabled
+"""
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Commands and environments of the runs of pytest, which fail."""
+    calls = []
+
+    def run(command, *, env, **options):
+        calls.append((command, env))
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(machines, "localised", lambda wanted, folder: wanted)
+    monkeypatch.setattr(machines.subprocess, "run", run)
+    return calls
+
+
+def test_a_machine_that_the_processor_cannot_be_is_skipped_visibly(calls, capsys, monkeypatch):
+    monkeypatch.setattr(machines, "found", lambda feature: feature == "SSE42")
+    assert machines.main(["avx2"]) == 0
+    assert capsys.readouterr().out == "skipped: avx2, because this processor lacks AVX2\n"
+    assert calls == []
+    assert machines.main(["--", "-n", "0", "tests/noise"]) == 1  # a failure on one machine is one of all
+    ((command, environment),) = calls
+    assert command[1:] == ["-m", "pytest", "-n", "0", "tests/noise"]
+    assert environment["MKL_ENABLE_INSTRUCTIONS"] == "SSE4_2"
+    refuses("no machine is called avx; there are: avx2", machines.main, ["avx"], error=SystemExit)
+
+
+def test_groups_of_features_have_the_names_of_this_numpy(monkeypatch):
+    groups = {"X86_V3": True, "X86_V4": True, "AVX512_SPR": False}  # of NumPy 2.4 on a processor with AVX-512
+    core = SimpleNamespace(__cpu_features__=groups, __cpu_dispatch__=list(groups))
+    monkeypatch.setattr(machines, "numpy_core", core)
+    disabled = {name: machines.variables(name).get("NPY_DISABLE_CPU_FEATURES") for name in machines.MACHINES}
+    assert disabled == {"avx2": "X86_V4", "sse": "X86_V3 X86_V4", "one-thread": None}
+
+
+def test_a_decimal_comma_is_set_in_every_test():
+    if "MFDL_LOCALE" in os.environ:
+        assert locale.localeconv()["decimal_point"] == ","
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [("avx2", "AVX2 Haswell 1"), ("sse", "DEFAULT Katmai 1")],  # Katmai: OpenBLAS's first name for the Prescott kernels
+)
+def test_libraries_use_the_kernels(name, kernels):
+    if not machines.found(machines.NEEDS[name]):
+        pytest.skip(f"needs {machines.NEEDS[name]}")
+    variables = (
+        os.environ | machines.ONE_THREAD | machines.variables(name) | {"PYTHONPATH": str(machines.ROOT / "tests")}
+    )
+    done = subprocess.run([sys.executable, "-c", REPORT], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == kernels

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.linalg import toeplitz
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.factorization import from_jax_privacy, from_opake
@@ -39,8 +38,6 @@ def lower(series):
 
 
 # ---- JAX Privacy -----------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(numbers, min_size=1, max_size=T - 1), st.booleans())
 def test_toeplitz_coefficients_and_their_normalized_columns(tail, normalized):
     series = np.array([1.0, *tail])
@@ -80,32 +77,29 @@ UPPER = np.ones((3, 3))
 SINGULAR = np.diag([1.0, 0.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("strategy", "more", "refusal"),
-    [
-        (UPPER, {}, "causal"),
-        (SINGULAR, {}, "diagonal"),
-        (np.full((3, 3), np.nan), {}, "must be finite"),
-        (np.eye(4), {}, "num_steps must be that of the strategy, 4, got 3"),
-        (np.eye(3)[:2], {}, "square"),
-        (np.eye(3), {"column_normalized": True}, "Toeplitz coefficients"),
-        ([1.0, np.inf], {}, "must be finite"),
-        ([0.0, 1.0], {}, "begin with a number > 0"),
-        ([1.0, 0.5, 0.25, 0.125], {}, "at most one for each of 3 steps"),
-        ({"buf_decay": [np.inf], "output_scale": [1.0]}, {}, "must be finite"),
-        ({"buf_decay": [1.5], "output_scale": [1.0]}, {}, r"decays must lie in \[-1, 1\]"),
-        ({"buf_decay": [0.5], "output_scale": [1.0, 2.0]}, {}, "one for each scale"),
-        ({"buf_decay": [0.5], "output_scale": [1.0]}, {"column_normalized": True}, "leave it out"),
-        ({"params": np.ones((3, 2))}, {}, "no steps after the last"),
-        ({"params": np.zeros((3, 1))}, {}, "no column of zeros"),
-        ({"params": np.ones((4, 1))}, {}, "num_steps must be that of the strategy"),
-        ({"coefficients": [1.0]}, {}, "must be a BufferedToeplitz"),
-        (SimpleNamespace(init_multiply=len, multiply_next=len), {}, "of a StreamingMatrix give"),
-    ],
+@each(
+    "strategy, more, refusal",
+    (UPPER, {}, "causal"),
+    (SINGULAR, {}, "diagonal"),
+    (np.full((3, 3), np.nan), {}, "must be finite"),
+    (np.eye(4), {}, "num_steps must be that of the strategy, 4, got 3"),
+    (np.eye(3)[:2], {}, "square"),
+    (np.eye(3), {"column_normalized": True}, "Toeplitz coefficients"),
+    ([1.0, np.inf], {}, "must be finite"),
+    ([0.0, 1.0], {}, "begin with a number > 0"),
+    ([1.0, 0.5, 0.25, 0.125], {}, "at most one for each of 3 steps"),
+    ({"buf_decay": [np.inf], "output_scale": [1.0]}, {}, "must be finite"),
+    ({"buf_decay": [1.5], "output_scale": [1.0]}, {}, r"decays must lie in \[-1, 1\]"),
+    ({"buf_decay": [0.5], "output_scale": [1.0, 2.0]}, {}, "one for each scale"),
+    ({"buf_decay": [0.5], "output_scale": [1.0]}, {"column_normalized": True}, "leave it out"),
+    ({"params": np.ones((3, 2))}, {}, "no steps after the last"),
+    ({"params": np.zeros((3, 1))}, {}, "no column of zeros"),
+    ({"params": np.ones((4, 1))}, {}, "num_steps must be that of the strategy"),
+    ({"coefficients": [1.0]}, {}, "must be a BufferedToeplitz"),
+    (SimpleNamespace(init_multiply=len, multiply_next=len), {}, "of a StreamingMatrix give"),
 )
 def test_strategies_of_jax_privacy_that_are_refused(strategy, more, refusal):
-    with pytest.raises(mfdl.InvalidInput, match=refusal):
-        from_jax_privacy(strategy, num_steps=3, **more)
+    refuses(refusal, from_jax_privacy, strategy, num_steps=3, **more)
 
 
 def test_normalized_columns_of_many_coefficients_are_refused_before_they_fill_the_memory():
@@ -160,7 +154,6 @@ def test_coefficients_bands_and_arrays_beside_jax_privacy(peer):
 
 
 # ---- opake -----------------------------------------------------------------------------------------------------------
-
 # (state, separation, uses, sensitivity that opake 0.16.1 states, relation of ours to it)
 BESIDE_OPAKE = [
     ({"type": "BsrStrategy", "bandwidth": 4, "alpha": 1.0, "beta": 0.0}, 8, 3, 2.1130176880471208, "equal"),
@@ -241,37 +234,30 @@ def test_searched_coefficients_come_as_an_array_and_the_identity_has_none():
     assert isinstance(from_opake({"type": "IdentityStrategy"}, num_steps=T), Identity)
 
 
-@pytest.mark.parametrize(
-    ("state", "more", "refusal"),
-    [
-        ([1.0, 0.5], {}, 'class under "type"'),
-        ({"type": "TreeStrategy"}, {}, "unknown opake strategy 'TreeStrategy'"),
-        ({**BISR, "sensitivity": 0.5}, {}, "unknown field of BisrStrategy 'sensitivity'"),
-        ({**BISR, "momentum": float("inf")}, {}, r"strategy.momentum must be finite"),
-        ({**BISR, "inv_coefficients": [1.0, float("nan")]}, {}, "strategy.inv_coefficients must be finite"),
-        ({**BISR, "bandwidth": 2, "inv_coefficients": [0.0, 1.0]}, {}, "begin with a number > 0"),
-        ({**BISR, "bandwidth": 2, "inv_coefficients": [1.0, -0.5, 0.1]}, {}, "as many as bandwidth=2, got 3"),
-        ({**BISR, "bandwidth": 3, "inv_coefficients": [1.0, -0.5]}, {}, "as many as bandwidth=3, got 2"),
-        ({**BISR, "lr_schedule": [0.1]}, {}, "lr_schedule must be None"),
-        ({"type": "LambdaCgdStrategy", "lambda_": float("inf")}, {}, "must be finite"),
-        ({"type": "BltStrategy", "max_buffers": 3}, {}, "leaves them to a search"),
-        ({"type": "BltStrategy"}, {"coefficients": [1.0, np.inf]}, "must be finite"),
-        ({"type": "BltStrategy"}, {"coefficients": np.zeros(3)}, "begin with a number > 0"),
-        (BISR, {"coefficients": [1.0]}, "unknown field of BisrStrategy 'coefficients'"),
-        (
-            {"type": "MfGaussian", "noise_multiplier": float("inf"), "strategy": BISR},
-            {},
-            "noise_multiplier must be finite",
-        ),
-        ({"type": "MfGaussian", "noise_multiplier": 1.0, "strategy": BISR, "n_steps": 5}, {}, "that of the state, 5"),
-        ({"type": "MfGaussian", "strategy": BISR, "n_steps": np.ones(2)}, {}, "n_steps must be an integer"),
-        ({"type": "MfGaussian", "strategy": np.ones(2), "n_steps": 3}, {}, 'class under "type"'),
-        ({"type": "BallsInBins", "inner": {}}, {}, "unknown opake strategy 'None'"),
-    ],
+@each(
+    "state, more, refusal",
+    ([1.0, 0.5], {}, 'class under "type"'),
+    ({"type": "TreeStrategy"}, {}, "unknown opake strategy 'TreeStrategy'"),
+    ({**BISR, "sensitivity": 0.5}, {}, "unknown field of BisrStrategy 'sensitivity'"),
+    ({**BISR, "momentum": float("inf")}, {}, r"strategy.momentum must be finite"),
+    ({**BISR, "inv_coefficients": [1.0, float("nan")]}, {}, "strategy.inv_coefficients must be finite"),
+    ({**BISR, "bandwidth": 2, "inv_coefficients": [0.0, 1.0]}, {}, "begin with a number > 0"),
+    ({**BISR, "bandwidth": 2, "inv_coefficients": [1.0, -0.5, 0.1]}, {}, "as many as bandwidth=2, got 3"),
+    ({**BISR, "bandwidth": 3, "inv_coefficients": [1.0, -0.5]}, {}, "as many as bandwidth=3, got 2"),
+    ({**BISR, "lr_schedule": [0.1]}, {}, "lr_schedule must be None"),
+    ({"type": "LambdaCgdStrategy", "lambda_": float("inf")}, {}, "must be finite"),
+    ({"type": "BltStrategy", "max_buffers": 3}, {}, "leaves them to a search"),
+    ({"type": "BltStrategy"}, {"coefficients": [1.0, np.inf]}, "must be finite"),
+    ({"type": "BltStrategy"}, {"coefficients": np.zeros(3)}, "begin with a number > 0"),
+    (BISR, {"coefficients": [1.0]}, "unknown field of BisrStrategy 'coefficients'"),
+    ({"type": "MfGaussian", "noise_multiplier": float("inf"), "strategy": BISR}, {}, "noise_multiplier must"),
+    ({"type": "MfGaussian", "noise_multiplier": 1.0, "strategy": BISR, "n_steps": 5}, {}, "that of the state, 5"),
+    ({"type": "MfGaussian", "strategy": BISR, "n_steps": np.ones(2)}, {}, "n_steps must be an integer"),
+    ({"type": "MfGaussian", "strategy": np.ones(2), "n_steps": 3}, {}, 'class under "type"'),
+    ({"type": "BallsInBins", "inner": {}}, {}, "unknown opake strategy 'None'"),
 )
 def test_states_of_opake_that_are_refused(state, more, refusal):
-    with pytest.raises(mfdl.InvalidInput, match=refusal):
-        from_opake(state, num_steps=3, **more)
+    refuses(refusal, from_opake, state, num_steps=3, **more)
 
 
 def test_a_bandwidth_beyond_the_steps_is_that_of_the_steps():

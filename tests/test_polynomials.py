@@ -4,19 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import algorithms, gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.objective import NoiseObjective
 from mfdl.planning import Design
 from mfdl.privacy import sensitivity_by_victim
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.testing import gossip_matrices
 
 RING = gossip.metropolis_hastings("ring:n=6")
 SYMMETRIC = gossip_matrices(min_nodes=2, max_nodes=6, kinds=["symmetric", "singular"])
@@ -26,8 +23,7 @@ def of_rounds(W, rounds, polynomial="chebyshev", **more):
     return mfdl.Dynamics(W, gossip_rounds=rounds, polynomial=polynomial, **more)
 
 
-@examples(100)
-@given(W=SYMMETRIC, rounds=st.integers(1, 12))
+@given(100, W=SYMMETRIC, rounds=st.integers(1, 12))
 def test_a_step_is_the_chebyshev_polynomial_of_the_other_eigenvalues(W, rounds):
     """By its recursion of two terms; so no polynomial of the degree is smaller on their interval."""
     assume(W.is_connected)
@@ -47,8 +43,7 @@ def test_a_step_is_the_chebyshev_polynomial_of_the_other_eigenvalues(W, rounds):
     assert np.abs(dynamics.step_eigenvalues(lam[:-1])).max() <= np.abs(powers).max() + 1e-9
 
 
-@examples(60)
-@given(W=SYMMETRIC, rounds=st.integers(1, 5), seed=st.integers(0, 99))
+@given(60, W=SYMMETRIC, rounds=st.integers(1, 5), seed=st.integers(0, 99))
 def test_no_other_roots_leave_less_noise(W, rounds, seed):
     assume(W.is_connected)
     rng, lam = np.random.default_rng(seed), np.sort(np.linalg.eigvalsh(W.dense()))[:-1]
@@ -70,8 +65,7 @@ def test_eight_rounds_average_a_ring_of_16_exactly():
     assert_allclose(step, 1 / 16, atol=1e-8)
 
 
-@examples(40)
-@given(W=SYMMETRIC, rounds=st.integers(2, 4), seed=st.integers(0, 99))
+@given(40, W=SYMMETRIC, rounds=st.integers(2, 4), seed=st.integers(0, 99))
 def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
     assume(W.is_connected)
     dynamics = of_rounds(W, rounds)
@@ -82,12 +76,10 @@ def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
     assert_allclose(models, dynamics.step_weights(0) @ start, atol=1e-9)
 
 
-@examples(20)
 @given(
-    W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]),
-    rounds=st.integers(1, 3),
+    20, W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]), rounds=st.integers(1, 3),
     name=st.sampled_from(["chebyshev", "least-noise"]),
-)
+)  # fmt: skip
 def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, rounds, name):
     """Messages of a step are polynomials of every degree below K of the same models, which span the same views."""
     assume(W.is_connected)
@@ -117,30 +109,24 @@ def test_over_several_steps_a_neighbour_learns_something_else():
     assert loss("chebyshev") > 1.01 * loss("powers") > 0
 
 
-@pytest.mark.parametrize(
-    ("W", "message"),
-    [
-        (gossip.uniform("star:n=4"), r"symmetric, connected .*'uniform'.*: between directed edges or unequal weights"),
-        (gossip.sequence([RING, RING]), "sequence of 2 gossip matrices.*matrices that change do not commute"),
-        (gossip.push_sum("ring:n=4", 3), "matrices that change"),
-        (gossip.from_array(np.eye(3)), "not connected.*without a path between all nodes"),
-        (trust.neighbourhood(RING, 0, [3]).gossip, "that of the whole graph"),
-    ],
+@each(
+    "W, message",
+    (gossip.uniform("star:n=4"), r"symmetric, connected .*'uniform'.*: between directed edges or unequal weights"),
+    (gossip.sequence([RING, RING]), "sequence of 2 gossip matrices.*matrices that change do not commute"),
+    (gossip.push_sum("ring:n=4", 3), "matrices that change"),
+    (gossip.from_array(np.eye(3)), "not connected.*without a path between all nodes"),
+    (trust.neighbourhood(RING, 0, [3]).gossip, "that of the whole graph"),
 )
 def test_other_gossip_is_refused_with_the_reason(W, message):
-    with pytest.raises(InvalidInput, match=message):
-        of_rounds(W, 2)
+    refuses(message, of_rounds, W, 2)
 
 
 def test_unknown_polynomials_and_algorithms_of_one_round_refuse():
-    with pytest.raises(InvalidInput, match="polynomial"):
-        of_rounds(RING, 2, "legendre")
+    refuses("polynomial", of_rounds, RING, 2, "legendre")
     dynamics, steps = of_rounds(RING, 1), mfdl.EveryStep(2)
     for build in (algorithms.zip_dl, algorithms.local_steps, algorithms.delayed_dsgd, algorithms.gradient_tracking):
-        with pytest.raises(UnsupportedMechanism, match=r"one (gossip )?round per step"):
-            build(dynamics, steps)
-    with pytest.raises(InvalidInput, match="shift must be below 1, got 1"):
-        gossip.average({}, RING, 0, shift=1.0)
+        unsupported(r"one (gossip )?round per step", build, dynamics, steps)
+    refuses("shift must be below 1, got 1", gossip.average, {}, RING, 0, shift=1.0)
     with pytest.raises(UnsupportedMechanism, match="same messages with the same weights in every round"):
         sensitivity_by_victim(algorithms.dp_dsgd(of_rounds(RING, 2), steps), trust.SecureSum())
 
@@ -148,7 +134,7 @@ def test_unknown_polynomials_and_algorithms_of_one_round_refuse():
 def test_files_keep_the_polynomial_and_the_certificate(tmp_path):
     W = gossip.fastest_mixing("path:n=4")
     algorithm = algorithms.dp_dsgd(of_rounds(W, 3), mfdl.EveryStep(4))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     mechanism.save(tmp_path / "m.mfdl")
     read = mfdl.Mechanism.load(tmp_path / "m.mfdl").algorithm
     assert read.content_hash == algorithm.content_hash
@@ -165,7 +151,7 @@ def test_designs_and_plans_name_it():
     design = Design.parse("dp-dsgd,b=1,k=16,rounds=5,least-noise")
     assert (design.name, design.options()["polynomial"]) == ("dp-dsgd,b=1,k=16,rounds=5,least-noise", "least-noise")
     options = {"designs": [design, "dp-dsgd,b=1,k=16,rounds=5"], "curvature": "power:1:20", "progress": False}
-    privacy = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
+    privacy = mfdl.Privacy(**ZERO_OUT)
     best, other = mfdl.plan("ring:n=16", 100, privacy, epsilon=1.0, delta=1e-5, **options).designs
     assert best.design == design
     assert best.loss < 0.99 * other.loss

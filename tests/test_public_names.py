@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+from vocabulary import refuses
 
 import mfdl
 
@@ -124,8 +125,7 @@ def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(packag
     ],
 )  # fmt: skip
 def test_absent_names_say_where_to_look(name, place):
-    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; {re.escape(place)}"):
-        getattr(mfdl, name)
+    refuses(f"has no attribute '{name}'; {re.escape(place)}", getattr, mfdl, name, error=AttributeError)
 
 
 def test_a_package_and_its_function_of_one_name():

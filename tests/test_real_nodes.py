@@ -12,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from real_nodes import auditing, frames, launching
 from real_nodes.folder import NodeFolder
 from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
 from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl import files
@@ -63,44 +61,38 @@ def message(step=5, sequence=0, *, kind=MESSAGE, run_id=RUN, sender=PEER, round=
     return Frame(kind, run_id, sender, step, round, sequence, body).encoded()
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (message()[:20], "malformed frame: it ends after 20 bytes"),
-        (message()[:-1], "malformed frame: it ends after 6 bytes"),
-        (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"),
-        (b"", "node 3 closed the connection"),
-        (message(body=bytes(65)), "oversized frame: 65 bytes, at most 64"),
-        (message(run_id=b"s" * 32), "of another run, 7373737373737373 and not 7272727272727272"),
-        (message(sender=2), "connection to node 3 says that node 2"),
-        (message(sequence=1), "frame 1 where 0 comes next: it is reordered, or one before it is lost"),
-        (message(step=4), "message of step 4, round 0, where a message of step 5, round 0 comes next"),
-        (message(step=6), "message of step 6"),
-        (message(round=1), "of step 5, round 1"),
-        (message(kind=DONE), "sent a done of step 5"),
-        (message(kind=200), "sent a kind 200"),
-        (None, "said nothing for 0.01 seconds"),
-    ],
+@each(
+    "data, words",
+    (message()[:20], "malformed frame: it ends after 20 bytes"),
+    (message()[:-1], "malformed frame: it ends after 6 bytes"),
+    (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"),
+    (b"", "node 3 closed the connection"),
+    (message(body=bytes(65)), "oversized frame: 65 bytes, at most 64"),
+    (message(run_id=b"s" * 32), "of another run, 7373737373737373 and not 7272727272727272"),
+    (message(sender=2), "connection to node 3 says that node 2"),
+    (message(sequence=1), "frame 1 where 0 comes next: it is reordered, or one before it is lost"),
+    (message(step=4), "message of step 4, round 0, where a message of step 5, round 0 comes next"),
+    (message(step=6), "message of step 6"),
+    (message(round=1), "of step 5, round 1"),
+    (message(kind=DONE), "sent a done of step 5"),
+    (message(kind=200), "sent a kind 200"),
+    (None, "said nothing for 0.01 seconds"),
 )
 def test_a_frame_that_is_not_the_next_one_is_refused_in_words_and_the_connection_closed(data, words):
-    with pytest.raises(Refused, match=words):
-        received(data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0)
+    refuses(words, received, data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0, error=Refused)
 
 
 def test_a_frame_that_was_taken_is_refused_when_it_comes_again():
-    with pytest.raises(Refused, match="frame 0 where 1 comes next: it is replayed"):
-        received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0))
+    refuses("frame 0 where", lambda: received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0)), error=Refused)
 
 
-@examples(100)
-@given(order=st.lists(st.integers(0, 4), max_size=8))
+@given(100, order=st.lists(st.integers(0, 4), max_size=8))
 def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_more(order):
     sent = [message(step, sequence=step, body=bytes([step])) for step in range(5)]
     right = next((i for i, step in enumerate(order) if step != i), len(order))
     stream, expected = b"".join(sent[step] for step in order), [(MESSAGE, step, 0) for step in range(right)]
     assert received(stream, *expected) == [bytes([step]) for step in range(right)]
-    with pytest.raises(Refused):
-        received(stream, *expected, (MESSAGE, right, 0))
+    refuses(".", received, stream, *expected, (MESSAGE, right, 0), error=Refused)
 
 
 def test_the_first_frame_says_who_the_peer_is_and_the_others_must_agree():
@@ -118,28 +110,23 @@ def test_tensors_arrive_as_they_were():
     assert all(torch.equal(arrived[name], MODEL[name]) for name in MODEL)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "malformed message"),
-        (b"\x80\x04K\x01." + bytes(20), "malformed message"),  # a pickle
-        (frames.packed(MODEL)[:-1], "malformed message"),
-        (frames.packed({"bias": MODEL["bias"]}), "wrongly shaped message"),
-        (frames.packed({**MODEL, "more": torch.zeros(1)}), "wrongly shaped message"),
-        (frames.packed({**MODEL, "weight": MODEL["weight"].T}), "wrongly shaped message"),
-        (frames.packed({**MODEL, "bias": MODEL["bias"].double()}), "wrongly shaped message"),
-        (frames.packed({**MODEL, "bias": torch.tensor([0, torch.nan])}), "not finite"),
-        (frames.packed({**MODEL, "bias": torch.tensor([0, torch.inf])}), "not finite"),
-    ],
+@each(
+    "body, words",
+    (b"", "malformed message"),
+    (b"\x80\x04K\x01." + bytes(20), "malformed message"),  # a pickle
+    (frames.packed(MODEL)[:-1], "malformed message"),
+    (frames.packed({"bias": MODEL["bias"]}), "wrongly shaped message"),
+    (frames.packed({**MODEL, "more": torch.zeros(1)}), "wrongly shaped message"),
+    (frames.packed({**MODEL, "weight": MODEL["weight"].T}), "wrongly shaped message"),
+    (frames.packed({**MODEL, "bias": MODEL["bias"].double()}), "wrongly shaped message"),
+    (frames.packed({**MODEL, "bias": torch.tensor([0, torch.nan])}), "not finite"),
+    (frames.packed({**MODEL, "bias": torch.tensor([0, torch.inf])}), "not finite"),
 )
 def test_what_is_no_message_of_the_model_is_refused_in_words(body, words):
-    with pytest.raises(Refused, match=f"node 3 sent .*{words}"):
-        frames.unpacked(body, MODEL, PEER)
+    refuses(f"node 3 sent .*{words}", frames.unpacked, body, MODEL, PEER, error=Refused)
 
 
 # ---- whole runs, four nodes in one process over loopback -------------------------------------------------------------
-
-
 class Killed(Exception):
     """Stands for SIGKILL in a test of one process: nothing after it is done."""
 
@@ -276,8 +263,7 @@ def test_a_message_that_was_sent_with_other_numbers_is_not_sent_again(decor, und
     folder = folders(decor, tmp_path / "run")[0]
     body = folder.message_file(3, 1).read_bytes()
     folder.keep(3, 1, body)
-    with pytest.raises(Refused, match="sent before with other numbers under the same noise"):
-        folder.keep(3, 1, body[:-1] + b"\x00")
+    refuses("sent before with other numbers under", folder.keep, 3, 1, body[:-1] + b"\x00", error=Refused)
 
 
 def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_path):
@@ -318,24 +304,22 @@ def hello_of_1(**changed):
 HELLO_OF_1 = hello_of_1()
 
 
-@pytest.mark.parametrize(
-    ("sender", "body", "words"),
-    [
-        (2, HELLO_OF_1, "node 2, which is no peer of this node"),
-        (0, HELLO_OF_1, "node 0, which is no peer of this node"),
-        (77, HELLO_OF_1, "node 77, which is no peer of this node"),
-        (1, b"\xff{", "malformed hello: it is no JSON, or its key"),
-        (1, b"[]", "malformed hello: it must hold public, lacks, plan alone"),
-        (1, b'{"public": "ab"}', "malformed hello: it must hold"),
-        (1, HELLO_OF_1.replace(b"0}", b"true}"), "malformed hello: it must hold"),
-        (1, HELLO_OF_1.replace(b"0}", b'0, "more": 1}'), "malformed hello: it must hold"),
-        (1, HELLO_OF_1.replace(b"ab", b"xy"), "malformed hello: .* or its key is not hexadecimal"),
-        (1, HELLO_OF_1.replace(b"abab", b"ab", 1), "malformed hello: its key has 31 bytes, not 32"),
-        (1, HELLO_OF_1.replace(b"0}", b"2}"), "neighbours are never further apart than one step"),
-        (1, HELLO_OF_1.replace(b"0}", b"-2}"), "neighbours are never further apart than one step"),
-        *((1, hello_of_1(**{name: "0" * 16}), f"node 1 has another {name}: '0000") for name in PLAN if name != "run"),
-        (1, hello_of_1(run="0" * 64), "node 1 is of another run, 0000000000000000 and not"),
-    ],
+@each(
+    "sender, body, words",
+    (2, HELLO_OF_1, "node 2, which is no peer of this node"),
+    (0, HELLO_OF_1, "node 0, which is no peer of this node"),
+    (77, HELLO_OF_1, "node 77, which is no peer of this node"),
+    (1, b"\xff{", "malformed hello: it is no JSON, or its key"),
+    (1, b"[]", "malformed hello: it must hold public, lacks, plan alone"),
+    (1, b'{"public": "ab"}', "malformed hello: it must hold"),
+    (1, HELLO_OF_1.replace(b"0}", b"true}"), "malformed hello: it must hold"),
+    (1, HELLO_OF_1.replace(b"0}", b'0, "more": 1}'), "malformed hello: it must hold"),
+    (1, HELLO_OF_1.replace(b"ab", b"xy"), "malformed hello: .* or its key is not hexadecimal"),
+    (1, HELLO_OF_1.replace(b"abab", b"ab", 1), "malformed hello: its key has 31 bytes, not 32"),
+    (1, HELLO_OF_1.replace(b"0}", b"2}"), "neighbours are never further apart than one step"),
+    (1, HELLO_OF_1.replace(b"0}", b"-2}"), "neighbours are never further apart than one step"),
+    *((1, hello_of_1(**{name: "0" * 16}), f"node 1 has another {name}: '0000") for name in PLAN if name != "run"),
+    (1, hello_of_1(run="0" * 64), "node 1 is of another run, 0000000000000000 and not"),
 )
 def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_path, sender, body, words):
     hello = message(0, kind=HELLO, run_id=decor.run_id, sender=sender, body=body)
@@ -346,8 +330,7 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
         reader.feed_data(hello)
         await node._hear_hello(node._channel(reader, writer, None))
 
-    with pytest.raises(Refused, match=words):
-        asyncio.run(hear())
+    refuses(words, lambda: asyncio.run(hear()), error=Refused)
     assert writer.closed
     assert not node.channels
     assert not (tmp_path / "peers.json").exists()
@@ -361,8 +344,7 @@ def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
     folder.record(node, 0, 0)
     with torch.no_grad():
         next(node.module.parameters()).mul_(1.5)
-    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
-        folder.record(node, 0, 1)
+    refuses("not what step or receive left", folder.record, node, 0, 1)
     assert not folder.message_file(0, 1).exists()
 
 
@@ -376,15 +358,12 @@ def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
     for number in range(2):
         channel = Channel(None, Writer(), run_id=decor.run_id, node=0, largest=64, patience=1.0, peer=1)
         if number:
-            with pytest.raises(Refused, match="node 1, which is connected already"):
-                node._accept(channel, HELLO_OF_1)
+            refuses("node 1, which is connected already", node._accept, channel, HELLO_OF_1, error=Refused)
         else:
             node._accept(channel, HELLO_OF_1)
 
 
 # ---- what the records show -------------------------------------------------------------------------------------------
-
-
 def findings(setting, root):
     return auditing.audited(setting, auditing.recorded(setting, folders(setting, root)))
 
@@ -406,12 +385,10 @@ def test_what_is_left_of_the_messages_is_the_noise_that_the_nodes_made(decor, un
     assert_allclose(left, decor.mechanism.noise_std * B @ base, atol=1e-5 * np.abs(left).max())
 
 
-@pytest.mark.parametrize(
-    ("name", "plant"),
-    [
-        ("decor", "shared-once"),
-        *(pytest.param(name, "silent", marks=pytest.mark.slow) for name in ("mafalda", "decor", "corn")),
-    ],
+@each(
+    "name, plant",
+    ("decor", "shared-once"),
+    *(pytest.param(name, "silent", marks=pytest.mark.slow) for name in ("mafalda", "decor", "corn")),
 )
 def test_a_planted_bug_is_found(tmp_path, name, plant):
     setting = Setting(name, 16, nonce="planted")
@@ -455,14 +432,11 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
     assert "processes started 2 time(s)" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"mechanism_name": "dsgd"}, "mechanism must be one of mafalda, decor, corn, got 'dsgd'"),
-        ({"steps": 12}, "steps must be a positive multiple of 8, got 12"),
-        ({"nonce": ""}, "nonce must not be empty"),
-    ],
+@each(
+    "changed, words",
+    ({"mechanism_name": "dsgd"}, "mechanism must be one of mafalda, decor, corn, got 'dsgd'"),
+    ({"steps": 12}, "steps must be a positive multiple of 8, got 12"),
+    ({"nonce": ""}, "nonce must not be empty"),
 )
 def test_a_setting_that_is_none_is_refused(changed, words):
-    with pytest.raises(mfdl.InvalidInput, match=words):
-        Setting(**{"mechanism_name": "decor", "steps": 8, "nonce": "a", **changed})
+    refuses(words, Setting, **{"mechanism_name": "decor", "steps": 8, "nonce": "a", **changed})

@@ -5,18 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
-from mfdl.dynamics import Dynamics
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.released import ReleasedModel
-from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
+from mfdl.testing import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 
 RING = gossip.metropolis_hastings("ring:n=6")
@@ -33,17 +30,13 @@ def over_nodes(algorithm):
 
 
 def test_more_models_than_there_are_are_refused():
-    with pytest.raises(InvalidInput, match="averages the last 5 of 4 models"):
-        built().releasing("average:5")
+    refuses("averages the last 5 of 4 models", lambda: built().releasing("average:5"))
 
 
-@examples(60)
 @given(
-    built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
-    model=st.sampled_from(["last", "average:1", "exponential:2"]),
-    rounds=st.integers(0, 2),
-    seed=st.integers(0, 99),
-)
+    60, built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2), seed=st.integers(0, 99),
+)  # fmt: skip
 def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_models(built, model, rounds, seed):
     algorithm = built.releasing(ReleasedModel(model, rounds))
     T, n, rng = built.num_steps, built.num_nodes, np.random.default_rng(seed)
@@ -73,8 +66,6 @@ def test_a_factorization_for_the_average_has_less_noise_in_it_and_never_less_tha
 
 
 # ---- privacy ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seen_by", [trust.LDP(), trust.Eavesdropper(), trust.Coalitions(1)])
 def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_by):
@@ -89,10 +80,8 @@ def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_
 @pytest.mark.parametrize("hidden", [trust.PNDP([0]), trust.ReleasedOnly(), trust.AnyReceiver()])
 def test_where_messages_are_hidden_it_is_a_release_that_must_be_admitted(hidden):
     algorithm = built(period=3).releasing("average:2")
-    with pytest.raises(InvalidInput, match="release must be average or all where messages are hidden"):
-        sensitivity_by_victim(algorithm, hidden, release="none")
-    with pytest.raises(UnsupportedMechanism, match="gossiped after training"):
-        sensitivity_by_victim(built(period=3).releasing("average:2+1"), hidden)
+    refuses("release must be average or all where", sensitivity_by_victim, algorithm, hidden, release="none")
+    unsupported("gossiped after", lambda: sensitivity_by_victim(built(period=3).releasing("average:2+1"), hidden))
     without = sensitivity_by_victim(built(period=3), hidden, release="none")
     for bare, loss in zip(without, sensitivity_by_victim(algorithm, hidden), strict=True):
         assert loss.release == "all"

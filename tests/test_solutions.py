@@ -2,20 +2,16 @@
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import dynamics_on, each, given, st
 
 import mfdl
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, algorithms, factorization
 from mfdl.algorithms import registry
 from mfdl.archive import SUFFIX
-from mfdl.dynamics import Dynamics
 from mfdl.factorization import NotConverged, factorize, factorize_nodes, optimal_covariance, prefix_sum_encoder, problem
 from mfdl.factorization.solutions import Solutions, keeping
-from mfdl.participation import Cyclic
-from mfdl.testing.oracles import optimal_loss_reference
+from mfdl.testing import optimal_loss_reference
 
 GOSSIP = mfdl.gossip.metropolis_hastings("path:n=3")
 SCHEME = mfdl.Cyclic(epochs=2, period=2)
@@ -89,13 +85,12 @@ def test_outside_nothing_is_kept(tmp_path, solved_problems):
     assert solved_problems == []
 
 
-DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))
+DYN = dynamics_on("path:n=4")
 PART = Cyclic(2, 2)
 SEEDS_OF_EDGES = [(0, 1), (1, 2), (2, 3)]
 
 
-@examples(10)
-@given(iterations=st.integers(1, 4), solver=st.sampled_from(["dense", "autodiff"]))
+@given(10, iterations=st.integers(1, 4), solver=st.sampled_from(["dense", "autodiff"]))
 def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, solver):
     with pytest.raises(NotConverged, match=r"at most .* % above the .* tolerance 1e-14; raise max_iter") as caught:
         factorize(DYN, PART, solver=solver, tolerance=1e-14, max_iterations=iterations)
@@ -115,15 +110,13 @@ def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, 
     assert factorization.gap == factorization.objective / factorization.lower_bound - 1 > 1e-14
 
 
-@pytest.mark.parametrize(
+@each(
     "solve",
-    [
-        lambda: prefix_sum_encoder(PART, max_iterations=1),
-        lambda: factorize_nodes(DYN, PART, max_iterations=1),
-        lambda: optimal_covariance(DYN, max_iterations=1, tolerance=1e-15).require_converged(1e-15),
-        lambda: algorithms.corn(DYN, PART, tolerance=1e-16),
-        lambda: algorithms.corn(DYN, PART, groups=SEEDS_OF_EDGES, coalition_size=1, tolerance=1e-16),
-    ],
+    lambda: prefix_sum_encoder(PART, max_iterations=1),
+    lambda: factorize_nodes(DYN, PART, max_iterations=1),
+    lambda: optimal_covariance(DYN, max_iterations=1, tolerance=1e-15).require_converged(1e-15),
+    lambda: algorithms.corn(DYN, PART, tolerance=1e-16),
+    lambda: algorithms.corn(DYN, PART, groups=SEEDS_OF_EDGES, coalition_size=1, tolerance=1e-16),
     ids=["prefix sums", "per node", "covariance", "corn", "corn with seeds of edges"],
 )
 def test_every_door_to_a_solver_raises_when_it_did_not_finish(solve):

@@ -1,4 +1,6 @@
-"""Covariances over nodes: certified optima, the pairwise family, seed groups, files, and algorithms made of them."""
+"""Covariances over nodes: known spectra, certified optima, the pairwise family, seed groups, files, refusals."""
+
+from __future__ import annotations
 
 import itertools
 import json
@@ -7,18 +9,33 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import assume, each, given, refuses, st
 
-from mfdl import Dynamics, EveryStep, Privacy, algorithms, factorization, gossip, trust
-from mfdl.errors import InvalidInput
+from mfdl import (
+    Dynamics,
+    EveryStep,
+    InvalidInput,
+    Privacy,
+    algorithms,
+    calibrate,
+    factorization,
+    gossip,
+    graphs,
+    node_covariances,
+    trust,
+)
 from mfdl.factorization import optimal_covariance, optimal_pairwise
 from mfdl.factorization.groups import edge_groups, read_groups
 from mfdl.factorization.pairwise_covariance import PairwisePrice
-from mfdl.node_covariances import laplacian
-from mfdl.noise_scale import calibrate
+from mfdl.node_covariances import (
+    algebraic_connectivity_after_deletion,
+    decor_covariance,
+    incidence,
+    inverse_diagonal,
+    inverse_diagonal_by_node,
+    laplacian,
+)
 from mfdl.objective import NoiseObjective
 from mfdl.testing import connected_graphs
 
@@ -46,8 +63,7 @@ def test_florentine_reference_values():
     assert solved.status == "optimal"
 
 
-@examples(40)
-@given(graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
+@given(40, graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
 def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, uniform):
     dynamics = Dynamics(gossip.uniform(graph) if uniform else MH(graph))
     n = dynamics.num_nodes
@@ -65,8 +81,7 @@ def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, unifor
         assert solved.gap <= 1e-4 + 1e-12
 
 
-@examples(25)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
+@given(25, graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
 def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
     dynamics = Dynamics(MH(graph))
     n = dynamics.num_nodes
@@ -90,8 +105,7 @@ def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
     assert_allclose(solved.covariance, solved.sigma_ldp**2 * np.eye(n) + solved.sigma_cor**2 * L, atol=1e-9)
 
 
-@examples(15)
-@given(graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
+@given(15, graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
 def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, q, seed):
     dynamics = Dynamics(MH(graph))
     n = dynamics.num_nodes
@@ -150,14 +164,12 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
         for factorization in (shared_only, mended)
     ]
     assert_allclose(outside[0], outside[1], rtol=1e-6)
-    with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(shared_only, Privacy(trust.Colluding((3,)), **common), mu=1.0)
+    refuses("infinite loss under", lambda: calibrate(shared_only, Privacy(trust.Colluding((3,)), **common), mu=1.0))
     inside = calibrate(mended, Privacy(trust.Colluding((3,)), **common), mu=1.0).noise_std
     assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
 
 
-@examples(25)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
+@given(25, graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
 def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(graph, builder):
     dynamics = Dynamics(MH(graph))
     apart, shared = (algorithms.build(builder, dynamics, EveryStep(3), all_shared=given) for given in (False, True))
@@ -167,16 +179,13 @@ def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(
     common = {"adjacency": "replace-one", "clip_norm": 1.0}
     levels = [calibrate(noise, Privacy(trust.Eavesdropper(), **common), mu=1.0).noise_std for noise in (apart, shared)]
     assert_allclose(*levels, rtol=1e-6)
-    with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(shared, Privacy(trust.Colluding((0,)), **common), mu=1.0)
+    refuses("infinite loss under trust", lambda: calibrate(shared, Privacy(trust.Colluding((0,)), **common), mu=1.0))
 
 
-@pytest.mark.parametrize(
+@each(
     "graph",
-    [
-        nx.Graph([(0, 1), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
-        nx.Graph([(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]),
-    ],
+    nx.Graph([(0, 1), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
+    nx.Graph([(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]),
 )
 def test_zeros_of_eigenvectors_leave_no_loss_open(graph):
     """Their rounding, products of 1e-16, made the rank of the noise undecided and the loss infinite."""
@@ -190,10 +199,8 @@ def test_a_covariance_for_coalitions_or_groups_keeps_its_seeds_apart(tmp_path):
             algorithms.corn(FLORENTINE, EveryStep(3), all_shared=True, **apart)
         with pytest.raises(InvalidInput, match="hides nothing from a node"):
             optimal_covariance(FLORENTINE, **apart).with_all_shared()
-    with pytest.raises(InvalidInput, match="coalitions of 1, and one seed of all nodes hides nothing"):
-        optimal_pairwise(FLORENTINE, coalition_size=1).with_all_shared()
-    with pytest.raises(InvalidInput, match="all_shared must be True or False"):
-        algorithms.corn_pairwise(FLORENTINE, EveryStep(3), all_shared="false")
+    refuses("coalitions of 1, and one seed", lambda: optimal_pairwise(FLORENTINE, coalition_size=1).with_all_shared())
+    refuses("all_shared must be True", lambda: algorithms.corn_pairwise(FLORENTINE, EveryStep(3), all_shared="false"))
     shared = optimal_pairwise(FLORENTINE).with_all_shared()
     factorization.save(tmp_path / "R.npz", shared, header={})
     loaded = factorization.load(tmp_path / "R.npz").factorization
@@ -237,8 +244,7 @@ def test_files_keep_everything(tmp_path, q):
     F = algorithm.noise.factor.toarray()
     assert_allclose(F @ F.T, solved.covariance, atol=1e-9 * np.abs(solved.covariance).max())
     assert algorithms.registry.meant_models(name, algorithm)[0] == "eavesdropper"
-    with pytest.raises(InvalidInput, match="made for 5 nodes"):
-        algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2))
+    refuses("made for 5 nodes", lambda: algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2)))
 
 
 def test_a_covariance_belongs_to_its_gossip_matrix_and_its_groups():
@@ -258,30 +264,24 @@ def test_where_no_seed_helps_private_noise_is_all(graph):
     assert "cannot help" in algorithm.factorization.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"coalition_size": 15}, "below the number of nodes, 15"),
-        ({"coalition_size": -1}, "coalition_size"),
-        ({"groups": [[0, 15]]}, "indices below 15, got 15"),
-        ({"groups": [[]]}, "at least one node"),
-        ({"groups": [[1, 1]]}, "distinct nodes"),
-        ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
-        ({"tolerance": -1.0}, "tolerance"),
-        ({"horizon": 0}, "horizon"),
-        ({"max_iterations": 0}, "max_iterations"),
-        ({"method": "simplex"}, "method"),
-        ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
-        (
-            {"groups": [list(range(15))], "coalition_size": 1, "private": False},
-            r"coalition \{Acciaiuoli\} knows every seed of node Medici",
-        ),
-        ({"groups": [list(range(15))], "method": "simplex"}, "method"),
-    ],
+@each(
+    "more, text",
+    ({"coalition_size": 15}, "below the number of nodes, 15"),
+    ({"coalition_size": -1}, "coalition_size"),
+    ({"groups": [[0, 15]]}, "indices below 15, got 15"),
+    ({"groups": [[]]}, "at least one node"),
+    ({"groups": [[1, 1]]}, "distinct nodes"),
+    ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
+    ({"tolerance": -1.0}, "tolerance"),
+    ({"horizon": 0}, "horizon"),
+    ({"max_iterations": 0}, "max_iterations"),
+    ({"method": "simplex"}, "method"),
+    ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
+    ({"groups": [list(range(15))], "coalition_size": 1, "private": False}, r"coalition \{Acciaiuoli\} knows every"),
+    ({"groups": [list(range(15))], "method": "simplex"}, "method"),
 )
 def test_bad_input_is_refused(more, text):
-    with pytest.raises(InvalidInput, match=text):
-        optimal_covariance(FLORENTINE, **more)
+    refuses(text, optimal_covariance, FLORENTINE, **more)
 
 
 def test_groups_from_a_file_and_from_edges(tmp_path):
@@ -301,7 +301,87 @@ def test_groups_from_a_file_and_from_edges(tmp_path):
         ('[[["Medici"]]]', "unknown node"),
     ):
         path.write_text(content)
-        with pytest.raises(InvalidInput, match=text):
-            read_groups(path, labels)
-    with pytest.raises(InvalidInput, match="cannot read"):
-        read_groups(tmp_path / "none.json", labels)
+        refuses(text, read_groups, path, labels)
+    refuses("cannot read", read_groups, tmp_path / "none.json", labels)
+
+
+@given(graph=connected_graphs(), data=st.data())
+def test_laplacian_is_incidence_times_its_transpose_for_every_orientation(graph, data):
+    m = graph.number_of_edges()
+    signs = data.draw(st.lists(st.sampled_from([-1, 1]), min_size=m, max_size=m))
+    L = nx.laplacian_matrix(graph, nodelist=graphs.labels(graph)).toarray()
+    N = incidence(graph, signs).toarray()
+    assert N.shape == (len(graph), m)
+    assert_allclose(N @ N.T, L, atol=0)
+    assert_allclose(laplacian(graph).toarray(), L, atol=0)
+    assert_allclose(decor_covariance(laplacian(graph), 0.5, 2.0), 0.25 * np.eye(len(L)) + 4 * N @ N.T, atol=1e-14)
+
+
+@given(40, graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 4))
+def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(graph, q):
+    n = len(graph)
+    if q >= n:
+        refuses("below the number of nodes", algebraic_connectivity_after_deletion, graph, q)
+        return
+    connectivity = algebraic_connectivity_after_deletion(graph, q)
+    if n - q == 1:
+        assert connectivity == math.inf
+        return
+    true = min(
+        np.linalg.eigvalsh(nx.laplacian_matrix(graph.subgraph(set(graph) - set(out))).toarray())[1]
+        for out in itertools.combinations(graph, q)
+    )
+    assert max(0.0, true) - 1e-12 <= connectivity <= max(0.0, true) + 1e-14
+
+
+def test_a_cut_vertex_leaves_no_connectivity():
+    assert algebraic_connectivity_after_deletion("path:n=5", 1) == 0
+    assert algebraic_connectivity_after_deletion("path:n=5", 0) == pytest.approx(2 - 2 * math.cos(math.pi / 5))
+
+
+def test_inverse_diagonal_against_the_dense_inverse(monkeypatch):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((6, 6))
+    R = M @ M.T + 0.1 * np.eye(6)
+    assert_allclose(inverse_diagonal_by_node(R), np.linalg.inv(R).diagonal(), rtol=1e-10)
+    assert_allclose(inverse_diagonal(R), np.linalg.inv(R).diagonal().max(), rtol=1e-10)
+    # batches do not change the deletions
+    whole = algebraic_connectivity_after_deletion("florentine", 2)
+    monkeypatch.setattr(node_covariances, "_BATCH_ENTRIES", 1)
+    assert algebraic_connectivity_after_deletion("florentine", 2) == whole
+
+
+def test_the_honest_part_conditions_on_what_colluders_know_of_their_own_noise():
+    """Given the colluders' noise z_I, the honest covariance is the Schur complement, smaller than the submatrix."""
+    R = decor_covariance(laplacian("ring:n=6"), 0.5, 2.0)
+    H, I = [1, 2, 3, 5], [0, 4]
+    schur = R[np.ix_(H, H)] - R[np.ix_(H, I)] @ np.linalg.inv(R[np.ix_(I, I)]) @ R[np.ix_(I, H)]
+    inverse_diagonal = inverse_diagonal_by_node(R, H)
+    assert_allclose(inverse_diagonal, np.linalg.inv(schur).diagonal(), rtol=1e-12)
+    assert (inverse_diagonal > np.linalg.inv(R[np.ix_(H, H)]).diagonal() + 0.01).all()
+    # with known seeds taken out, colluders are uncorrelated and may even be left without noise
+    left = R.copy()
+    left[I, :] = left[:, I] = 0.0
+    assert_allclose(inverse_diagonal_by_node(left, H), np.linalg.inv(R[np.ix_(H, H)]).diagonal(), rtol=1e-12)
+
+
+@each(
+    "call, message",
+    (lambda: inverse_diagonal([[1.0, 0.5], [0.0, 1.0]]), "covariance must be symmetric"),
+    (lambda: inverse_diagonal(np.ones((2, 3))), "covariance must be square"),
+    (lambda: inverse_diagonal(np.zeros((0, 0))), "at least one node"),
+    (lambda: inverse_diagonal([[math.nan]]), "covariance must be finite"),
+    (lambda: inverse_diagonal(np.eye(2), []), "honest must name at least one node"),
+    (lambda: inverse_diagonal(np.eye(2), [0, 2]), "indices below 2"),
+    (lambda: inverse_diagonal(np.eye(2), [1, 1]), "distinct"),
+    (lambda: incidence("path:n=3", [1]), "one entry per edge, got 1 for 2"),
+    (lambda: incidence("path:n=3", [1, 0]), r"\+1 or -1, got 0 at edge 1"),
+    (lambda: decor_covariance(np.eye(2), -1.0, 1.0), "sigma_ldp"),
+    (lambda: algebraic_connectivity_after_deletion("ring:n=5", -1), "q must be an integer >= 0"),
+    (lambda: algebraic_connectivity_after_deletion("ring:n=100", 3), "161700 coalitions, more than the 20000"),
+    (lambda: inverse_diagonal(laplacian("ring:n=5").toarray()), r"definite, got the smallest eigenvalue -?\d"),
+    (lambda: inverse_diagonal(np.diag([3.0, -2.0])), "smallest eigenvalue -2 "),
+    (lambda: inverse_diagonal(np.zeros((1, 1))), "smallest eigenvalue 0 "),
+)
+def test_bad_input(call, message):
+    refuses(message, call)

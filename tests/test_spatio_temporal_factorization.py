@@ -1,23 +1,22 @@
-"""Factorizations over steps and nodes: what a richer form saves, figures of small runs, refusals, extreme weights."""
+"""Factorizations over steps and nodes: what a richer form saves, figures of small runs, files, refusals."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import example, given
-from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
+from vocabulary import dynamics_on, each, example, given, refuses, st, unsupported
 
-from mfdl import algorithms, factorization, gossip
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism, algorithms, factorization, gossip
 from mfdl.algorithms import noise_error, spatio_temporal_noise
+from mfdl.algorithms.registry import LOCAL, SHARED, meant_models
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     NotConverged,
     optimal_covariance,
@@ -28,9 +27,9 @@ from mfdl.factorization import (
 )
 from mfdl.factorization.spatio_temporal import PER_MODE_TOLERANCE
 from mfdl.objective import ErrorWeights
-from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.strategies import connected_graphs
+from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode, Single
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.testing import connected_graphs
 
 TOLERANCE = 1e-4
 
@@ -85,10 +84,7 @@ def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-avera
 
 
 # ---- what a richer form saves ----------------------------------------------------------------------------
-
-
-@examples(12)
-@given(case=cases())
+@given(12, case=cases())
 @pytest.mark.slow
 def test_a_richer_form_never_costs_more(case):
     dynamics, scheme, counted = case
@@ -102,12 +98,9 @@ def test_a_richer_form_never_costs_more(case):
     }
     over_nodes = algorithms.spatial_noise(dynamics, scheme, spatial, name="over nodes")
     chain = [
-        independent,
-        encoder,
-        algorithms_by_kind["kronecker"],
-        algorithms_by_kind["per-mode"],
+        independent, encoder, algorithms_by_kind["kronecker"], algorithms_by_kind["per-mode"],
         algorithms_by_kind["joint"],
-    ]
+    ]  # fmt: skip
     for richer, poorer in itertools.pairwise([*chain[::-1]]):
         assert cost(richer, counted) <= cost(poorer, counted) * (1 + 2 * TOLERANCE), (richer.name, poorer.name)
     assert cost(algorithms_by_kind["kronecker"], counted) <= cost(over_nodes, counted) * (1 + 2 * TOLERANCE)
@@ -132,8 +125,7 @@ EVERYTHING = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@examples(5)
-@given(case=cases(max_nodes=4, max_steps=4))
+@given(5, case=cases(max_nodes=4, max_steps=4))
 @example(case=EVERYTHING)
 @example(case=(Dynamics(half_lazy("path:n=3")), Cyclic(2, 1), {}))  # per-mode keeps in-class entries of 4e-4
 def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
@@ -162,7 +154,7 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
 
 def test_figures_on_a_path():
     """Independent noise, over time, over nodes and both: what correlation saves on four nodes in six steps."""
-    dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"))
+    dynamics = dynamics_on("path:n=4")
     independent = 2 * noise_error(algorithms.dp_dsgd(dynamics, SCHEME)).value
     over_time = algorithms.mafalda(dynamics, SCHEME).factorization.objective
     over_nodes = 2 * optimal_covariance(dynamics, horizon=6).objective
@@ -210,8 +202,6 @@ def test_smallest_cases(kind, graph, scheme):
 
 
 # ---- refusals --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["kronecker", "per-mode"])
 def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     star = gossip.uniform("star:n=3")
@@ -219,8 +209,7 @@ def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
         with pytest.raises(UnsupportedMechanism, match=r"modes of one symmetric gossip matrix.*joint for small"):
             KINDS[kind](dynamics, SCHEME)
     some = ErrorWeights("all", [1, 0, 0, 0])
-    with pytest.raises(UnsupportedMechanism, match=r"couples the modes.*use target 'nodes' or 'average'"):
-        KINDS[kind](PATH, SCHEME, weights=some)
+    unsupported("couples the modes.*use", lambda: KINDS[kind](PATH, SCHEME, weights=some))
     for dynamics, weights in ((Dynamics(star), ErrorWeights()), (PATH, some)):
         factorization = optimal_joint(dynamics, Cyclic(2, 2), weights=weights)
         algorithm = spatio_temporal_noise(dynamics, Cyclic(2, 2), factorization)
@@ -249,7 +238,7 @@ def test_a_common_factor_of_the_weights_only_scales_the_loss(kind, options, weig
 @pytest.mark.parametrize("weight", [1e-300, 1e306])
 @pytest.mark.parametrize("graph", ["path:n=4", "complete:n=4"])  # averaged away at once: H of rank 1, large R
 def test_noise_over_nodes_alone_under_weights_of_any_size(graph, weight):
-    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    dynamics = dynamics_on(graph)
     for solve, options in (
         (optimal_covariance, {}),
         (optimal_covariance, {"coalition_size": 1}),
@@ -276,7 +265,7 @@ def test_pairwise_noise_just_below_the_end_of_the_range():
 
 def test_per_mode_is_no_worse_than_kronecker_up_to_its_own_tolerance():
     # its product is solved at 1e-3, that of kronecker at 1e-4: here 2e-4 are lost
-    dynamics = Dynamics(gossip.metropolis_hastings("complete:n=3"), gossip_rounds=3)
+    dynamics = dynamics_on("complete:n=3", gossip_rounds=3)
     weights = ErrorWeights("last:1", "average")
     product, form = (solve(dynamics, Cyclic(2, 2), weights=weights) for solve in (optimal_kronecker, optimal_per_mode))
     assert form.objective <= product.objective * (1 + PER_MODE_TOLERANCE)
@@ -300,45 +289,90 @@ REFUSED = [
     (InvalidInput, SCHEME, {"weights": ErrorWeights([1e308] * 6)}, "beyond float64"),
 ]  # fmt: skip
 SEEDS = [
-    ({"groups": [[0, 4]]}, "indices below 4, got 4"),
-    ({"groups": [[1, 1]]}, "distinct nodes"),
-    ({"groups": [[]]}, "at least one node"),
-    ({"groups": 5}, "groups must be a list of lists of node indices, got 5"),
+    ({"groups": [[0, 4]]}, "indices below 4, got 4"), ({"groups": [[1, 1]]}, "distinct nodes"),
+    ({"groups": [[]]}, "at least one node"), ({"groups": 5}, "groups must be a list of lists of node indices, got 5"),
     ({"groups": [0, 1]}, "groups must be a list of lists of node indices"),
-    ({"groups": []}, "groups must hold at least one group"),
-    ({"coalition_size": -1}, "coalition_size"),
-    ({"coalition_size": 4}, "below the number of nodes, 4"),
-    ({"coalition_size": 1.5}, "coalition_size"),
-]
+    ({"groups": []}, "groups must hold at least one group"), ({"coalition_size": -1}, "coalition_size"),
+    ({"coalition_size": 4}, "below the number of nodes, 4"), ({"coalition_size": 1.5}, "coalition_size"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("solve", "error", "scheme", "options", "message"),
-    [
-        *((solve, *case) for solve in KINDS.values() for case in REFUSED),
-        *((optimal_kronecker, InvalidInput, SCHEME, *case) for case in SEEDS),
-        (
-            optimal_joint,
-            UnsupportedMechanism,
-            Cyclic(1025, 1),
-            {},
-            r"T n = 4096, got 1025 \* 4 = 4100; use",
-        ),
-        (factorization.factorize, *REFUSED[5]),
-    ],
+@each(
+    "solve, error, scheme, options, message",
+    *((solve, *case) for solve in KINDS.values() for case in REFUSED),
+    *((optimal_kronecker, InvalidInput, SCHEME, *case) for case in SEEDS),
+    (optimal_joint, UnsupportedMechanism, Cyclic(1025, 1), {}, r"T n = 4096, got 1025 \* 4 = 4100; use"),
+    (factorization.factorize, *REFUSED[5]),
 )
 def test_what_is_refused(solve, error, scheme, options, message):
-    with pytest.raises(error, match=message):
-        solve(PATH, scheme, **options)
+    refuses(message, solve, PATH, scheme, **options, error=error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_solution_that_stopped_says_so(kind):
     stopped = KINDS[kind](PATH, SCHEME, tolerance=1e-9, max_iterations=1)
     assert stopped.status == "stopped"
-    with pytest.raises(NotConverged):
-        stopped.require_converged(1e-9)
+    refuses(".", stopped.require_converged, 1e-9, error=NotConverged)
     assert stopped.lower_bound <= optimal_joint(PATH, SCHEME).objective * (1 + 1e-9)
     algorithm = spatio_temporal_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
     assert_allclose(noise_error(algorithm).value * stopped.sensitivity**2, stopped.objective, rtol=1e-8)
     assert_allclose(worst_loss(algorithm), stopped.sensitivity**2, rtol=1e-6)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(kind="kronecker", groups=None, coalition_size=0):
+        options = {"groups": groups, "coalition_size": coalition_size} if groups else {}
+        curve = KINDS[kind](PATH, SCHEME, **options)
+        path = tmp_path / f"{kind}.npz"
+        factorization.save(path, curve, header={"graph": "path:n=4"})
+        return curve, path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "q"), [*((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)]
+)
+def test_files_keep_everything(written, kind, groups, q):
+    solution, path = written(kind, groups, q)
+    loaded = factorization.load(path).factorization
+    sizes = "num_steps num_nodes objective lower_bound independent_objective iterations sensitivity coalition_size"
+    for name in [*sizes.split(), "seconds", "gap", "kind", "status", "participation", "gossip_hash", "notes"]:
+        assert getattr(loaded, name) == getattr(solution, name)
+    assert_array_equal(loaded.encoder, solution.encoder)
+    assert (loaded.space is None, loaded.directions is None) == (kind != "kronecker", kind != "per-mode")
+    algorithm = spatio_temporal_noise(PATH, SCHEME, solution)
+    again = algorithms.build(f"file:{path}", PATH, SCHEME)
+    assert again.name == f"file:{path}"
+    assert again.noise.content() == algorithm.noise.content()
+    assert_array_equal(again.noise.holders().toarray(), algorithm.noise.holders().toarray())
+    assert again.factorization.objective == solution.objective
+    private = groups is not None  # these seeds cannot help, so that each node holds its own noise
+    assert meant_models(again.name, again) == (LOCAL if private else SHARED)
+    if kind == "kronecker":
+        assert (loaded.space.groups, loaded.space.private_variance) == (
+            solution.space.groups,
+            solution.space.private_variance,
+        )
+        assert_array_equal(loaded.space.covariance, solution.space.covariance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_belongs_to_its_nodes_gossip_and_participation(written, kind):
+    _, path = written(kind)
+    for dynamics, scheme, message in (
+        (RING, SCHEME, "made for 4 nodes and 6 steps, not for 5 and 6; factorize again"),
+        (PATH, Cyclic(2, 2), "made for 4 nodes and 6 steps, not for 4 and 4"),
+        (PATH, Cyclic(3, 2), r"was made for .*'period': 3.*, not for .*'period': 2.*; factorize again"),
+        (PATH, EveryStep(6), "factorize again with this participation"),
+        (dynamics_on("star:n=4"), SCHEME, "another gossip matrix"),
+    ):
+        refuses(message, algorithms.build, f"file:{path}", dynamics, scheme)
+
+
+def test_privacy_is_accounted_from_the_arrays_and_not_from_the_header(written):
+    """Whoever makes an encoder in a file twice as weak finds four times the loss, whatever the header claims."""
+    solution, path = written()
+    factorization.save(path, dataclasses.replace(solution, encoder=2 * solution.encoder), header={})
+    assert_allclose(worst_loss(algorithms.build(f"file:{path}", PATH, SCHEME)), 4.0, rtol=1e-6)

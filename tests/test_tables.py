@@ -11,25 +11,14 @@ from _privacy import applied
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from small_tasks import classes, regression
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    EveryStep,
-    InvalidInput,
-    Losses,
-    Privacy,
-    algorithms,
-    gossip,
-    graphs,
-    replay,
-    trust,
-)
+from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, algorithms, gossip, graphs, replay, trust
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS, plot_runs
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
 
 
@@ -46,8 +35,6 @@ def no_pandas(monkeypatch):
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", [regression, classes])
 def test_a_run_in_long_format_says_everything_in_each_row(task):
     run = trained(task, eval_every=1)
@@ -55,19 +42,11 @@ def test_a_run_in_long_format_says_everything_in_each_row(task):
     assert tuple(frame.columns) == RUN_COLUMNS
     assert len(frame) == 2 * run.seeds[0].steps.size * 4
     same = {
-        "mechanism": "dp-dsgd",
-        "trust": "ldp",
-        "mu": guarantee.mu,
-        "epsilon": guarantee.epsilon(1e-6),
-        "delta": 1e-6,
-        "lr": 0.5,
-        "graph": "ring:n=4",
-        "graph_hash": graphs.content_hash(graphs.load("ring:n=4")),
-        "gossip": "metropolis-hastings",
-        "gossip_hash": RING.gossip.content_hash,
-        "task": "small",
+        "mechanism": "dp-dsgd", "trust": "ldp", "mu": guarantee.mu, "epsilon": guarantee.epsilon(1e-6), "delta": 1e-6,
+        "lr": 0.5, "graph": "ring:n=4", "graph_hash": graphs.content_hash(graphs.load("ring:n=4")),
+        "gossip": "metropolis-hastings", "gossip_hash": RING.gossip.content_hash, "task": "small",
         "config_hash": run.mechanism.content_hash,
-    }
+    }  # fmt: skip
     for name, value in same.items():
         assert frame[name].unique().tolist() == [value]
     for seed in run.seeds:
@@ -109,16 +88,13 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 def test_without_pandas_the_way_out_is_named(no_pandas):
     losses = Losses.from_algorithm(algorithms.dp_dsgd(RING, EveryStep(2)), Privacy(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
-        with pytest.raises(InvalidInput, match=re.escape("pip install 'mfdl[tables]'")):
-            table()
+        refuses(re.escape("pip install 'mfdl[tables]'"), table)
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def florentine():
-    dynamics = Dynamics(gossip.metropolis_hastings("florentine"), learning_rate=0.5)
+    dynamics = dynamics_on("florentine", learning_rate=0.5)
     return algorithms.dp_dsgd(dynamics, EveryStep(3))
 
 
@@ -189,8 +165,7 @@ def test_distances_follow_links_of_any_round():
     sequence = gossip.sequence([gossip.from_array(np.array(matrix)) for matrix in W])
     losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), mfdl.Privacy(release="none", **ASKED))
     distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
-    assert distance["0", "1"] == 1
-    assert distance["0", "2"] == 2
+    assert (distance["0", "1"], distance["0", "2"]) == (1, 2)
     apart = gossip.from_array(np.eye(2))
     rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), mfdl.Privacy(release="none", **ASKED)).rows(
         adaptive=False
@@ -199,27 +174,22 @@ def test_distances_follow_links_of_any_round():
     assert all(row["mu"] <= 1e-300 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"adjacency": "neighbours"}, "adjacency"),
-        ({"clip_norm": 0.0}, "clip_norm"),
-        ({"attackers": [4]}, "attackers must be node indices below 4"),
-        ({"attackers": []}, "attackers must be node indices below 4"),
-        ({"attackers": [1], "victims": [1]}, "at least one attacker that has a victim"),
-        ({"unit": "user"}, "unit 'user' needs participation in every step"),
-        ({"jobs": 0}, "jobs"),
-    ],
+@each(
+    "options, message",
+    ({"adjacency": "neighbours"}, "adjacency"),
+    ({"clip_norm": 0.0}, "clip_norm"),
+    ({"attackers": [4]}, "attackers must be node indices below 4"),
+    ({"attackers": []}, "attackers must be node indices below 4"),
+    ({"attackers": [1], "victims": [1]}, "at least one attacker that has a victim"),
+    ({"unit": "user"}, "unit 'user' needs participation in every step"),
+    ({"jobs": 0}, "jobs"),
     ids=["adjacency", "clip", "attackers", "nobody", "itself", "unit", "jobs"],
 )
 def test_what_is_asked_of_pairs_is_checked(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        applied(mfdl.pairwise, algorithms.dp_dsgd(RING, Cyclic(2, 2)), ASKED | options)
+    refuses(message, lambda: applied(mfdl.pairwise, algorithms.dp_dsgd(RING, Cyclic(2, 2)), ASKED | options))
 
 
 # ---- heat maps ---------------------------------------------------------------------------------------------------
-
-
 def cells(axes):
     return [text.get_text() for text in axes.texts]
 
@@ -235,8 +205,7 @@ def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
     losses = Losses.from_algorithm(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     assert len(cells(losses.heatmap(adaptive=False))) == 14
-    with pytest.raises(InvalidInput, match="metric"):
-        pairs.heatmap(metric="loss")
+    refuses("metric", pairs.heatmap, metric="loss")
 
 
 @pytest.mark.parametrize("size", [2, MAX_NUMBERED, MAX_NUMBERED + 1])
@@ -267,8 +236,6 @@ def test_notebooks_show_table_and_heat_map(florentine, pairs):
 
 
 # ---- pictures of runs --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_runs_draw_into_axes_and_return_them(metric):
     run = trained(classes, eval_every=1)
@@ -287,9 +254,6 @@ def test_runs_draw_into_axes_and_return_them(metric):
 
 def test_what_a_picture_cannot_show_is_refused():
     run = trained()
-    with pytest.raises(InvalidInput, match="task 'small' is a regression"):
-        run.plot(metric="accuracy")
-    with pytest.raises(InvalidInput, match="metric"):
-        run.plot(metric="mu")
-    with pytest.raises(InvalidInput, match="at least one run"):
-        plot_runs([])
+    refuses("task 'small' is a regression", run.plot, metric="accuracy")
+    refuses("metric", run.plot, metric="mu")
+    refuses("at least one run", plot_runs, [])

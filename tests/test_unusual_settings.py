@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from vocabulary import each
 from wrong_turns import D, P, W
 
 import mfdl
@@ -15,10 +16,7 @@ def maps(size: float):
 
 WARNED = {
     "no averaging": (lambda: mfdl.Dynamics(IDENTITY), ["4 nodes", "never average", "metropolis_hastings"]),
-    "no averaging in any round": (
-        lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])),
-        ["never average"],
-    ),
+    "no averaging in any round": (lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])), ["never average"]),
     "a wide root": (lambda: mfdl.algorithms.bsr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps", "at most 6"]),
     "a wide inverse": (lambda: mfdl.algorithms.bisr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps"]),
     "a wide encoder": (lambda: mfdl.factorization.square_root_encoder(3, 4), ["bandwidth 4", "T = 3 steps"]),
@@ -37,20 +35,18 @@ def test_a_setting_that_is_rarely_meant_is_a_warning_with_the_way_out(name):
 
 
 @pytest.mark.filterwarnings("error::mfdl.errors.UnusualSetting")
-@pytest.mark.parametrize(
+@each(
     "call",
-    [
-        lambda: mfdl.Dynamics(mfdl.gossip.from_array(np.eye(1))),
-        lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, W])),
-        lambda: mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1, momentum=0.99), P),
-        lambda: mfdl.algorithms.bsr(D, P, bandwidth=6),
-        lambda: mfdl.algorithms.bisr(D, P),
-        lambda: maps(1.0),
-        lambda: mfdl.algorithms.gradient_tracking(mfdl.Dynamics(W, 0.1), P),
-        lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P),
-        lambda: mfdl.algorithms.delayed_dsgd(D, P),
-        lambda: mfdl.algorithms.two_hop_dsgd(D, P),
-    ],
+    lambda: mfdl.Dynamics(mfdl.gossip.from_array(np.eye(1))),
+    lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, W])),
+    lambda: mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1, momentum=0.99), P),
+    lambda: mfdl.algorithms.bsr(D, P, bandwidth=6),
+    lambda: mfdl.algorithms.bisr(D, P),
+    lambda: maps(1.0),
+    lambda: mfdl.algorithms.gradient_tracking(mfdl.Dynamics(W, 0.1), P),
+    lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P),
+    lambda: mfdl.algorithms.delayed_dsgd(D, P),
+    lambda: mfdl.algorithms.two_hop_dsgd(D, P),
 )
 def test_no_false_alarm(call):
     call()

@@ -7,31 +7,23 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from path_algorithms import DP, MH, PATH
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import each, given, refuses, st
 
 import mfdl
-from mfdl import algorithms, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep, Explicit
-from mfdl.privacy import general_sensitivity
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl import Dynamics, EveryStep, UnsupportedMechanism, View, algorithms, trust
+from mfdl.participation import Explicit
+from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing.strategies import integer_views
+from mfdl.testing import integer_views
 from mfdl.trust.knowledge import Knowledge
-from mfdl.trust.view import AlgorithmView, View
+
 
 # ---- bare views ---------------------------------------------------------------------------------------------------
-
-
-@examples(40)
-@given(case=integer_views())
+@given(40, case=integer_views())
 def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     A, B = case
     kinds = [np.asarray, sp.csr_array, sp.coo_array, aslinearoperator, lambda M: M.astype(int).tolist()]
@@ -41,29 +33,24 @@ def test_arrays_sparse_matrices_and_operators_are_one_view(case):
         assert (gram.leaks == grams[0].leaks).all()
 
 
-@pytest.mark.parametrize(
-    ("A", "B", "options", "text"),
-    [
-        (np.eye(2), np.eye(3), {}, "same number of rows"),
-        (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
-        (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
-        (np.array([[np.nan]]), np.eye(1), {}, "finite"),
-        (np.eye(1), np.array([[np.inf]]), {}, "finite"),
-        (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
-        (np.ones(3), np.ones(3), {}, "gradients"),
-        (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
-        (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
-        (np.zeros((2, 0)), np.eye(2), {}, "columns"),
-    ],
+@each(
+    "A, B, options, text",
+    (np.eye(2), np.eye(3), {}, "same number of rows"),
+    (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
+    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
+    (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+    (np.eye(1), np.array([[np.inf]]), {}, "finite"),
+    (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+    (np.ones(3), np.ones(3), {}, "gradients"),
+    (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
+    (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
+    (np.zeros((2, 0)), np.eye(2), {}, "columns"),
 )
 def test_a_view_that_does_not_fit(A, B, options, text):
-    with pytest.raises(InvalidInput, match=text):
-        View(A, B, **options)
+    refuses(text, View, A, B, **options)
 
 
 # ---- known combinations (Lemma 11 and its side condition) ------------------------------------------------------------
-
-
 def losses(view, victims, scheme):
     return [s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)]
 
@@ -97,8 +84,7 @@ def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
     assert options[0].sensitivity_squared < math.inf
 
 
-@examples(30)
-@given(seed=st.integers(0, 999), node=st.integers(0, 2))
+@given(30, seed=st.integers(0, 999), node=st.integers(0, 2))
 def test_known_gradients_of_others_change_nothing(seed, node):
     rng = np.random.default_rng(seed)
     A, B = rng.standard_normal((2, 4, 6))
@@ -121,8 +107,6 @@ def test_the_same_attackers_with_every_message_seen_see_no_less():
 
 
 # ---- A, B and C of a view -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", [trust.Eavesdropper(), trust.Colluding((2,)), trust.PNDP([0]), trust.PNDP([0, 3])])
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.decor, algorithms.muffliato])
 def test_a_view_shows_its_factorization(build, model):
@@ -160,8 +144,6 @@ def test_no_encoder_where_a_gradient_shows_without_noise():
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
-
-
 def algorithm(nodes):
     ring = mfdl.gossip.metropolis_hastings(f"ring:n={nodes}")
     return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(ring), mfdl.Cyclic(epochs=2, period=2))
@@ -182,5 +164,5 @@ def test_a_view_counts_the_rows_that_it_makes(release):
     for combination in (None, six.rounds[0].message_from_state[:2]):
         seen = rng.random((len(six.rounds), six.messages_per_round)) < 0.5
         knowledge = Knowledge.from_masks(six, seen=seen, combination=combination)
-        view = AlgorithmView(six, knowledge, release=release, attacker="somebody")
+        view = View.of(six, knowledge, release=release, attacker="somebody")
         assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0

@@ -4,6 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from torch import nn
+from vocabulary import ZERO_OUT
 
 import mfdl
 from mfdl.errors import InvalidInput
@@ -18,12 +19,18 @@ AP = mfdl.algorithms.dp_dsgd(D, mfdl.PoissonSampling(0.1, 6))
 LDP = mfdl.trust.LDP()
 TERMS = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0}
 M = mfdl.calibrate(A, mfdl.Privacy(**TERMS), mu=1.0)
-Q1 = mfdl.Privacy(LDP, adjacency="zero-out", clip_norm=1.0)
+Q1 = mfdl.Privacy(LDP, **ZERO_OUT)
+TRUSTLESS = mfdl.Privacy(**ZERO_OUT)
 KEY = mfdl.NoiseKey.from_seed(0)
 
 x = np.random.default_rng(0).standard_normal((40, 3))
 y = np.arange(40) % 2
 ARRAYS = {"features": x, "targets": y, "test_features": x, "test_targets": y}
+
+
+def asked(**changes):
+    """The question of TERMS with changes."""
+    return mfdl.Privacy(**TERMS | changes)
 
 
 def linear(outputs: int = 2) -> nn.Module:

@@ -6,22 +6,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 from small_tasks import regression
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import algorithms, factorization
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import InvalidInput, algorithms, factorization
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise
 from mfdl_solvers.autodiff import Parametrisation, solve
 from mfdl_solvers.problem import ProblemError, Stopping
 
 N, T = 3, 4
-DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(f"path:n={N}"), 0.1)
+DYNAMICS = dynamics_on(f"path:n={N}", 0.1)
 SCHEME = mfdl.Cyclic(epochs=2, period=2)
 C = np.tri(T) + np.eye(T)
 PAIR = np.array([[1.0, 2.0, 0.0], [3.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -29,7 +26,7 @@ FEW = Stopping(max_iterations=60)
 
 
 def about(model=None, scheme=SCHEME):
-    return mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, participation=scheme)
+    return mfdl.Privacy(model, participation=scheme, **ZERO_OUT)
 
 
 def calibrated(encoder, model=mfdl.trust.Eavesdropper(), dynamics=DYNAMICS):  # noqa: B008  # immutable
@@ -41,17 +38,15 @@ def full_blocks(seed=0):
     return np.kron(np.tri(T), np.ones((N, N))) * rng.standard_normal((T * N, T * N)) + 4 * np.eye(T * N)
 
 
-@pytest.mark.parametrize(
+@each(
     "form",
-    [
-        C.tolist(),
-        sp.csr_array(C),
-        aslinearoperator(C),
-        np.stack([C] * N),
-        np.kron(C, np.eye(N)),
-        sp.csr_array(np.kron(C, np.eye(N))),
-        factorization.evaluate(factorization.problem(DYNAMICS, SCHEME), C, lower_bound=0.0),
-    ],
+    C.tolist(),
+    sp.csr_array(C),
+    aslinearoperator(C),
+    np.stack([C] * N),
+    np.kron(C, np.eye(N)),
+    sp.csr_array(np.kron(C, np.eye(N))),
+    factorization.evaluate(factorization.problem(DYNAMICS, SCHEME), C, lower_bound=0.0),
     ids=["list", "sparse", "operator", "per node", "joint", "sparse joint", "evaluated"],
 )
 def test_one_encoder_in_any_form_is_one_mechanism(form):
@@ -72,17 +67,13 @@ def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
     tapped = mfdl.TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
     for model in (mfdl.trust.Eavesdropper(), tapped):
         view = model.view(algorithm, 1, release="none")
-        whole = mfdl.calibrate(
-            algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, release="none"), mu=1
-        )
+        whole = mfdl.calibrate(algorithm, mfdl.Privacy(model, release="none", **ZERO_OUT), mu=1)
         mechanism = mfdl.calibrate(view, about(scheme=None), mu=1.0)
         assert mechanism.algorithm is algorithm
         assert mechanism.noise_std >= whole.noise_std * (1 - 1e-9)
-    hidden = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none")
-    with pytest.raises(InvalidInput, match="this one shows 'all'"):
-        mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0)
-    with pytest.raises(InvalidInput, match="trust must be left out"):
-        mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0)
+    hidden = mfdl.Privacy(release="none", **ZERO_OUT)
+    refuses("this one shows", lambda: mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0))
+    refuses("trust must be left out", lambda: mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0))
     for model in (mfdl.trust.PNDP([0]), mfdl.TrustModel.from_masks(known_gradients=np.arange(3) == 1)):
         with pytest.raises(InvalidInput, match="does not say whether of attackers or of victims"):
             mfdl.calibrate(model.view(algorithm, 1, release="none"), about(scheme=None), mu=1.0)
@@ -100,8 +91,7 @@ def test_noise_shared_inside_a_step_hides_no_node_from_those_who_hold_it(model):
     assert_allclose(private, alone.mu)
 
 
-@examples(30)
-@given(seed=st.integers(0, 999), order=st.permutations(range(N)))
+@given(30, seed=st.integers(0, 999), order=st.permutations(range(N)))
 def test_holders_are_those_of_the_exact_inverse_whatever_rounds(seed, order):
     """Node 1 uses a column of its own, nodes 0 and 2 use it besides one of theirs; columns in any order."""
     pattern = np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]])
@@ -118,8 +108,7 @@ def test_each_node_with_the_column_of_another_has_noise_of_its_own():
     assert_allclose(swapped.noise_std, calibrated(C, mfdl.trust.LDP()).noise_std)
 
 
-@examples(30)
-@given(seed=st.integers(0, 999))
+@given(30, seed=st.integers(0, 999))
 def test_full_blocks_lose_what_their_gram_says(seed):
     """Against outsiders, by the sum of |C^T C| over the pairs of steps in which a record of a node takes part."""
     B = full_blocks(seed)
@@ -139,30 +128,20 @@ def test_full_blocks_lose_what_their_gram_says(seed):
 def test_wrong_encoders_are_refused_with_their_first_wrong_entry():
     wrong = full_blocks()
     wrong[1, N + 2] = 0.5
-    with pytest.raises(InvalidInput, match=r"entry \(1, 5\) = 0.5 takes noise of node 2 in step 1 to node 1 in step 0"):
-        calibrated(wrong)
+    refuses(r"entry \(1, 5\) = 0.5 takes noise of node 2", calibrated, wrong)
     singular = full_blocks()
     singular[:N, :N] = 1.0
-    with pytest.raises(InvalidInput, match="blocks inside its steps that can be inverted"):
-        calibrated(singular)
-    with pytest.raises(InvalidInput, match="node 1 adds column 0"):
-        JointNoise(np.kron(C, PAIR), T, N, holders=np.eye(N, dtype=bool))
-    with pytest.raises(InvalidInput, match="holders must have shape"):
-        JointNoise(np.kron(C, PAIR), T, N, holders=np.eye(2, dtype=bool))
-    with pytest.raises(InvalidInput, match="must be C, got the noise IndependentNoise"):
-        algorithms.mf_dsgd(DYNAMICS, SCHEME, IndependentNoise(T, N))
-    with pytest.raises(InvalidInput, match=r"an encoder needs dynamics=.*mf_dsgd\(dynamics, participation, encoder\)"):
-        mfdl.calibrate(C, about(mfdl.trust.LDP()), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="up to 4096 rows"):
-        calibrated(sp.eye_array(5000))
+    refuses("blocks inside its steps that can be inverted", calibrated, singular)
+    refuses("node 1 adds column 0", JointNoise, np.kron(C, PAIR), T, N, holders=np.eye(N, dtype=bool))
+    refuses("holders must have shape", JointNoise, np.kron(C, PAIR), T, N, holders=np.eye(2, dtype=bool))
+    refuses("must be C, got the noise", lambda: algorithms.mf_dsgd(DYNAMICS, SCHEME, IndependentNoise(T, N)))
+    refuses("an encoder needs", lambda: mfdl.calibrate(C, about(mfdl.trust.LDP()), mu=1.0))
+    unsupported("up to 4096 rows", calibrated, sp.eye_array(5000))
     own = algorithms.dp_dsgd(DYNAMICS, SCHEME)
-    with pytest.raises(InvalidInput, match="brings its own maps"):
-        mfdl.calibrate("mafalda", about(mfdl.trust.LDP()), dynamics=own, mu=1.0)
+    refuses("brings its own maps", lambda: mfdl.calibrate("mafalda", about(mfdl.trust.LDP()), dynamics=own, mu=1.0))
 
 
 # ---- own algorithms ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("over", ["steps", "nodes", "both"])
 @pytest.mark.parametrize("weights", ["all", "last:2", "released:average:3"])
 def test_the_gram_of_the_maps_is_that_of_the_dynamics(over, weights):
@@ -189,12 +168,10 @@ def test_an_own_algorithm_is_factorized_calibrated_and_trained():
         (lambda: factorization.factorize(tracking, counted_models="message"), "messages"),
         (lambda: factorization.problem(DYNAMICS, SCHEME, over="time"), "over"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            refused()
+        refuses(why, refused)
 
 
 # ---- families ----------------------------------------------------------------------------------------------------
-
 LOWER = torch.ones(T, T, dtype=torch.float64).tril()
 LAG = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
 
@@ -218,14 +195,12 @@ def blocks(theta):
     return torch.kron(LOWER, torch.ones(N, N, dtype=theta.dtype)) * theta.reshape(T * N, T * N)
 
 
-@pytest.mark.parametrize(
-    ("family", "start", "over", "model"),
-    [
-        (decay_per_node, np.zeros(N), "nodes", mfdl.trust.LDP()),
-        (low_rank, np.r_[0.0, -0.1 * np.ones(N)], "both", mfdl.trust.Eavesdropper()),
-        (network, np.linspace(-0.5, 0.5, 12), "nodes", mfdl.trust.LDP()),
-        (blocks, np.eye(T * N).ravel(), "both", mfdl.trust.Eavesdropper()),
-    ],
+@each(
+    "family, start, over, model",
+    (decay_per_node, np.zeros(N), "nodes", mfdl.trust.LDP()),
+    (low_rank, np.r_[0.0, -0.1 * np.ones(N)], "both", mfdl.trust.Eavesdropper()),
+    (network, np.linspace(-0.5, 0.5, 12), "nodes", mfdl.trust.LDP()),
+    (blocks, np.eye(T * N).ravel(), "both", mfdl.trust.Eavesdropper()),
     ids=["per node", "low rank", "neural", "blocks"],
 )
 def test_a_family_of_any_shape_is_certified_and_trained_by_one_call_each(family, start, over, model):

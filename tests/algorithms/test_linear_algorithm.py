@@ -1,21 +1,21 @@
-"""Derived operators of every builder against dense matrices written from the definitions."""
+"""Derived operators of every builder against definitions; flow and shared maps against exact ranks."""
 
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import dynamics_on, given, refuses, st
 
-from mfdl import algorithms, gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip
+from mfdl.algorithms.round import SHAPES, Round, digests, map_digest, with_input_scale
+from mfdl.algorithms.workloads import flow
 from mfdl.factorization import square_root_encoder
-from mfdl.participation import Cyclic, Single
+from mfdl.participation import Single
+from mfdl.testing import NAMES, build_algorithm, linear_algorithms, oracles, random_encoder, user_algorithms
 from mfdl.testing.oracles import dense_averaged_workload, dense_gossip_workload, dense_noising
-from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 PART = Cyclic(epochs=2, period=3)
 STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
@@ -69,8 +69,7 @@ def test_operators_are_those_of_the_definition(name, W):
     check_operators(built.with_divisors([1, 2, 3, 5]))
 
 
-@examples(60)
-@given(algorithm=linear_algorithms(), data=st.data())
+@given(60, algorithm=linear_algorithms(), data=st.data())
 def test_operators_on_any_gossip(algorithm, data):
     check_operators(algorithm)
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
@@ -105,16 +104,12 @@ def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
     assert_allclose(twice.divisors, m)
     assert built.divisors.tolist() == [1, 1, 1, 1]
     assert_allclose(
-        once.messages_from_gradients.to_dense(),
-        built.messages_from_gradients.to_dense() / np.tile(m, 6),
-        rtol=1e-14,
+        once.messages_from_gradients.to_dense(), built.messages_from_gradients.to_dense() / np.tile(m, 6), rtol=1e-14
     )
     assert len(once.kinds) == len(built.kinds) == 2
 
 
 # ---- content hash -----------------------------------------------------------------------------------------
-
-
 def variants():
     """Pairwise different in something that decides messages, or who is in which of them."""
     C = random_encoder(np.random.default_rng(0), 6)
@@ -165,3 +160,136 @@ def test_the_content_hash_follows_from_content_alone():
     copies = gossip.sequence([gossip.from_array(STAR.dense()) for _ in range(3)])  # equal, not identical
     varying = algorithms.mf_dsgd(Dynamics(copies, 0.3), PART, C)
     assert varying.content_hash == algorithms.mf_dsgd(Dynamics(STAR, 0.3), PART, C).content_hash
+
+
+PATH = dynamics_on("path:n=3")
+
+
+def masks_of(algorithm, rng):
+    seen = rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < 0.8
+    gradients = rng.random((algorithm.num_steps, algorithm.num_nodes)) < 0.3
+    parts = rng.random((algorithm.num_steps, algorithm.noise.columns_per_step)) < 0.3
+    return seen, gradients, parts
+
+
+@given(150, user_algorithms(), st.integers(0, 2**32 - 1))
+def test_what_is_called_known_is_a_combination_of_what_is_seen(algorithm, seed):
+    """Models before a step of what came earlier; final models and injected sums of everything. Never the other way."""
+    seen, gradients, parts = masks_of(algorithm, np.random.default_rng(seed))
+    verdict = flow(algorithm, seen, gradients, parts)
+    run = oracles.exact_run(algorithm)
+    hidden = np.flatnonzero(np.concatenate([~gradients.ravel(), ~parts.ravel()]))
+
+    def rows(table):
+        return [[row[i] for i in hidden] for row in table]
+
+    def spanned(table, by):
+        return oracles.rank([*by, *table]) == oracles.rank(by) if by else not any(any(row) for row in table)
+
+    earlier: list = []
+    for r, step in enumerate(algorithm.step_of_round):
+        if step >= 0 and verdict.models:
+            assert spanned(rows(run.models[step]), earlier)
+        earlier += rows([row for row, mask in zip(run.messages[r], seen[r], strict=True) if mask])
+    if verdict.final_models:
+        assert spanned(rows(run.final), earlier)
+    if verdict.injections:
+        N = oracles.rational(algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])))
+        injected = [[int(i == j) for j in range(algorithm.axis.size)] + N[i] for i in range(algorithm.axis.size)]
+        assert spanned(rows(injected), earlier)
+
+
+@given(60, user_algorithms(), st.integers(0, 2**32 - 1))
+def test_who_sees_more_knows_more(algorithm, seed):
+    rng = np.random.default_rng(seed)
+    seen, gradients, parts = masks_of(algorithm, rng)
+    less, more = flow(algorithm, seen, gradients, parts), flow(algorithm, seen | True, gradients, parts)
+    for field in ("models", "final_models", "injections"):
+        assert getattr(less, field) <= getattr(more, field)
+    assert (more.hidden_states <= less.hidden_states).all()
+    assert (more.hidden_messages <= less.hidden_messages).all()
+
+
+def test_every_mechanism_shows_its_injections_to_who_sees_all():
+    for build in (
+        algorithms.dp_dsgd,
+        algorithms.gradient_tracking,
+        algorithms.exact_diffusion,
+        algorithms.delayed_dsgd,
+        algorithms.muffliato,
+    ):
+        algorithm = build(PATH, EveryStep(4))
+        assert algorithm.sent_flow.injections
+        assert algorithm.sent_flow.models
+        assert algorithm.divisors_cancel
+    hidden = algorithms.local_steps(PATH, EveryStep(4))  # which sends every second sum only
+    assert not hidden.sent_flow.injections
+    assert not hidden.sent_flow.models
+    assert not algorithms.zip_dl(PATH, EveryStep(2)).sent_flow.injections
+
+
+RATES = st.lists(st.sampled_from([0.01, 0.1, 0.25, 0.3]), min_size=1, max_size=4)
+
+
+def digest_by_definition(matrix: sp.csr_array | None) -> bytes:
+    """SHA-256 of shape, rows, columns and entries in row-major order."""
+    if matrix is None:
+        return bytes(32)
+    dense = matrix.toarray()
+    rows, columns = np.nonzero(dense)
+    parts = (rows.astype(np.int64), columns.astype(np.int64), dense[rows, columns])
+    return hashlib.sha256(repr(matrix.shape).encode() + b"".join(part.tobytes() for part in parts)).digest()
+
+
+@given(rates=RATES, momentum=st.sampled_from([0.0, 0.5]), decay=st.sampled_from([0.0, 0.1]), rounds=st.integers(1, 2))
+def test_rounds_of_other_rates_are_those_built_alone(
+    rates: list[float], momentum: float, decay: float, rounds: int
+) -> None:
+    settings = {"momentum": momentum, "weight_decay": decay, "gossip_rounds": rounds}
+    averaging, divisors, T = gossip.metropolis_hastings("path:n=3"), [1.0, 2.0, 5.0], len(rates)
+    together = algorithms.dp_dsgd(Dynamics(averaging, learning_rate=rates, **settings), EveryStep(T))
+    digest = digests()
+    for algorithm in (together, together.with_divisors(divisors)):
+        for t, rate in enumerate(rates):
+            alone = algorithms.dp_dsgd(Dynamics(averaging, learning_rate=rate, **settings), EveryStep(1))
+            alone = alone.with_divisors(algorithm.divisors)
+            for j in range(rounds):
+                for name in SHAPES:
+                    matrix = getattr(algorithm.rounds[t * rounds + j], name)
+                    assert digest(matrix) == digest_by_definition(getattr(alone.rounds[j], name))
+        assert not any(part.flags.writeable for kind in algorithm.kinds for m in kind.maps() for part in parts_of(m))
+
+
+def parts_of(matrix: sp.csr_array) -> tuple[np.ndarray, ...]:
+    return matrix.data, matrix.indices, matrix.indptr
+
+
+@pytest.mark.parametrize("part", ["data", "indices"])
+def test_a_changed_map_changes_every_hash_that_is_asked_for_later(part: str) -> None:
+    dynamics = dynamics_on("ring:n=4", learning_rate=[0.1, 0.2, 0.3, 0.4])
+    algorithm = algorithms.dp_dsgd(dynamics, Cyclic(2, 2))
+    before = algorithm.content_hash
+    shared = algorithm.kinds[-1].state_from_message
+    assert shared is algorithm.kinds[0].state_from_message
+    array = getattr(shared, part)
+    array.setflags(write=True)
+    array[:] = array[::-1].copy() + (part == "data")
+    assert algorithm.content_hash != before
+
+
+def test_scaled_maps_are_shared_and_lose_no_place() -> None:
+    eye = sp.eye_array(3)
+    rounds = [Round(eye, -rate * eye, -rate * eye, eye, None, eye, eye) for rate in (0.5, 0.25)]
+    rounds[1] = rounds[0].with_maps(message_from_gradient=rounds[1].message_from_gradient)
+    first, second = with_input_scale(rounds, np.array([1.0, 0.5, 0.25]), None)
+    assert first.state_from_gradient is second.state_from_gradient
+    assert first.message_from_noise is rounds[0].message_from_noise
+    assert second.message_from_gradient.toarray().tolist() == np.diag([-0.25, -0.125, -0.0625]).tolist()
+    assert map_digest(first.state_from_gradient) == digest_by_definition(sp.csr_array(np.diag([1.0, 0.5, 0.25])))
+
+
+def test_other_maps_must_fit_those_that_stay() -> None:
+    exchange = Round(sp.eye_array(3), None, None, sp.eye_array(3))
+    refuses("message_from_gradient must have", exchange.with_maps, message_from_gradient=sp.csr_array(np.ones((2, 3))))
+    refuses("message_from_gradient", exchange.with_maps, message_from_gradient=sp.csr_array(np.full((3, 3), np.nan)))
+    assert exchange.with_maps(message_from_state=sp.csr_array((3, 3))).message_from_state is None

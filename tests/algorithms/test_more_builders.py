@@ -1,20 +1,40 @@
-"""Muffliato, DECOR, node covariances and Zip-DL against their definitions, written out densely."""
+"""Builders by name and by definition: Muffliato, DECOR, node covariances, Zip-DL, noise over steps and nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
-from mfdl import algorithms, gossip
+import mfdl
+from mfdl import (
+    Cyclic,
+    Dynamics,
+    ErrorWeights,
+    EveryStep,
+    InvalidInput,
+    UnsupportedMechanism,
+    algorithms,
+    factorization,
+    gossip,
+    trust,
+)
+from mfdl.algorithms import joint, kronecker, mechanism_names, noise_error, per_mode, registry, spatio_temporal_noise
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep
-from mfdl.testing.oracles import gossip_messages
-from mfdl.testing.strategies import gossip_matrices
+from mfdl.commands import main
+from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
+from mfdl.noise import JointNoise, SpatioTemporalNoise
+from mfdl.objective import NoiseObjective
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.experiment import Experiment
+from mfdl.testing import gossip_matrices, gossip_messages
 
 torch.set_num_threads(1)
 MH = gossip.metropolis_hastings
@@ -28,8 +48,6 @@ def dense(operator):
 
 
 # ---- Muffliato ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("W", [RING, SEQUENCE], ids=["constant", "varying"])
 @pytest.mark.parametrize(("T", "K"), [(1, 1), (3, 1), (1, 3), (3, 2), (2, 4)])
 def test_muffliato_is_the_formula(W, T, K):
@@ -67,15 +85,10 @@ def test_gossip_rounds_may_come_with_the_dynamics():
 
 
 # ---- DECOR ----------------------------------------------------------------------------------------------------------
-
-
-@examples(40)
 @given(
-    W=gossip_matrices(max_nodes=6),
-    local=st.sampled_from([0.0, 0.5, 1.0]),
-    pair=st.sampled_from([0.0, 2.0]),
+    40, W=gossip_matrices(max_nodes=6), local=st.sampled_from([0.0, 0.5, 1.0]), pair=st.sampled_from([0.0, 2.0]),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_decor_covariance(W, local, pair, seed):
     """sigma_ldp^2 I + sigma_cor^2 L in every step, independent over steps, whatever the orientation."""
     dynamics, n, T = Dynamics(W), W.num_nodes, 2
@@ -101,15 +114,11 @@ def test_decor_covariance(W, local, pair, seed):
 
 @pytest.mark.parametrize("bad", [{"sigma_ldp": -1.0}, {"sigma_cor": float("nan")}, {"orientation": [1, 1]}])
 def test_decor_refuses(bad):
-    with pytest.raises(InvalidInput):
-        algorithms.decor(Dynamics(RING), EveryStep(2), **bad)
+    refuses(".", lambda: algorithms.decor(Dynamics(RING), EveryStep(2), **bad))
 
 
 # ---- any covariance over nodes ---------------------------------------------------------------------------------------
-
-
-@examples(30)
-@given(n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
+@given(30, n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
 def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
     F = np.random.default_rng(seed).integers(-2, 3, (n, rank)).astype(float)
     F[0, 0] = 1.0
@@ -133,27 +142,21 @@ def test_groups_hold_the_seed():
         algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), pair, groups=[[0, 1], [3]])
 
 
-@pytest.mark.parametrize(
-    ("R", "text"),
-    [
-        (np.eye(3), "4 x 4"),
-        (np.arange(16.0).reshape(4, 4), "symmetric"),
-        (np.diag([1.0, 1.0, 1.0, -0.1]), "positive semidefinite"),
-        (np.zeros((4, 4)), "not zero"),
-        (np.full((4, 4), np.nan), "finite"),
-        (np.ones(4), "covariance"),
-    ],
+@each(
+    "R, text",
+    (np.eye(3), "4 x 4"),
+    (np.arange(16.0).reshape(4, 4), "symmetric"),
+    (np.diag([1.0, 1.0, 1.0, -0.1]), "positive semidefinite"),
+    (np.zeros((4, 4)), "not zero"),
+    (np.full((4, 4), np.nan), "finite"),
+    (np.ones(4), "covariance"),
 )
 def test_a_bad_covariance_is_refused(R, text):
-    with pytest.raises(InvalidInput, match=text):
-        algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R)
+    refuses(text, lambda: algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R))
 
 
 # ---- Zip-DL ---------------------------------------------------------------------------------------------------------
-
-
-@examples(30)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
+@given(30, W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
 def test_zip_dl_noise_by_its_formula(W, sigma):
     """arXiv:2403.11795, Algorithm 1: variances, cancellation for the sender, nothing shared between senders."""
     algorithm = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)
@@ -185,20 +188,17 @@ def test_zip_dl_noise_by_its_formula(W, sigma):
         assert heard.rounds[0].receivers.toarray()[row].tolist() == [u == v for u in range(n)]
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "options", "kind", "message"),
-    [
-        (Dynamics(gossip.uniform("star:n=4")), {}, InvalidInput, "symmetric"),
-        (Dynamics(gossip.from_array(np.array([[0.0, 1.0], [1.0, 0.0]]))), {}, InvalidInput, "self weight"),
-        (Dynamics(gossip.sequence([STAR, MH("ring:n=4")])), {}, UnsupportedMechanism, "constant gossip"),
-        (Dynamics(RING, gossip_rounds=2), {}, UnsupportedMechanism, "constant gossip"),
-        (Dynamics(RING, momentum=0.5), {}, UnsupportedMechanism, "neither momentum nor weight decay"),
-        *((Dynamics(RING), {"sigma": sigma}, InvalidInput, "sigma") for sigma in (0.0, -1.0, float("inf"))),
-    ],
+@each(
+    "dynamics, options, kind, message",
+    (Dynamics(gossip.uniform("star:n=4")), {}, InvalidInput, "symmetric"),
+    (Dynamics(gossip.from_array(np.array([[0.0, 1.0], [1.0, 0.0]]))), {}, InvalidInput, "self weight"),
+    (Dynamics(gossip.sequence([STAR, MH("ring:n=4")])), {}, UnsupportedMechanism, "constant gossip"),
+    (Dynamics(RING, gossip_rounds=2), {}, UnsupportedMechanism, "constant gossip"),
+    (Dynamics(RING, momentum=0.5), {}, UnsupportedMechanism, "neither momentum nor weight decay"),
+    *((Dynamics(RING), {"sigma": sigma}, InvalidInput, "sigma") for sigma in (0.0, -1.0, float("inf"))),
 )
 def test_zip_dl_refusals(dynamics, options, kind, message):
-    with pytest.raises(kind, match=message):
-        algorithms.zip_dl(dynamics, EveryStep(2), **options)
+    refuses(message, lambda: algorithms.zip_dl(dynamics, EveryStep(2), **options), error=kind)
 
 
 def test_batch_sizes_divide_gradients_but_not_message_noise():
@@ -210,8 +210,6 @@ def test_batch_sizes_divide_gradients_but_not_message_noise():
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------
-
-
 def test_settings_become_arguments():
     assert parse_parameters("decor", ["sigma-cor=2", " sigma_ldp =0.5"]) == {"sigma_cor": 2.0, "sigma_ldp": 0.5}
     assert parse_parameters("muffliato", ["gossip_rounds=3"]) == {"gossip_rounds": 3}
@@ -220,44 +218,31 @@ def test_settings_become_arguments():
     assert parse_parameters("dp-dsgd", []) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("decor", "sigma_cor", "key=value"),
-        ("decor", "sigma_cors=2", "did you mean 'sigma_cor'"),
-        ("decor", "sigma_cor=much", "sigma_cor must be a number, got 'much'"),
-        ("muffliato", "gossip_rounds=2.5", "must be an integer"),
-        ("zip-dl", "self_messages=yes", "must be true or false"),
-        ("dp-dsgd", "sigma=1", "has no parameters"),
-        ("file:x.npz", "sigma=1", "has no parameters"),
-    ],
+@each(
+    "name, text, message",
+    ("decor", "sigma_cor", "key=value"),
+    ("decor", "sigma_cors=2", "did you mean 'sigma_cor'"),
+    ("decor", "sigma_cor=much", "sigma_cor must be a number, got 'much'"),
+    ("muffliato", "gossip_rounds=2.5", "must be an integer"),
+    ("zip-dl", "self_messages=yes", "must be true or false"),
+    ("dp-dsgd", "sigma=1", "has no parameters"),
+    ("file:x.npz", "sigma=1", "has no parameters"),
 )
 def test_bad_settings_are_refused(name, text, message):
-    with pytest.raises(InvalidInput, match=message):
-        parse_parameters(name, [text])
+    refuses(message, parse_parameters, name, [text])
 
 
 PARAMETERS = {
-    "cdp": {"average": "str"},
-    "bsr": {"bandwidth": "int"},
-    "bisr": {"bandwidth": "int"},
-    "lambda-cgd": {"correlation": "float"},
-    "banded": {"bandwidth": "int"},
-    "toeplitz": {"bandwidth": "int"},
-    "blt": {"buffers": "int"},
-    "band-inv": {"bandwidth": "int"},
-    "kronecker": {"coalition_size": "int"},
-    "mafalda": {"measure": "str"},
-    "muffliato": {"gossip_rounds": "int", "polynomial": "str"},
-    "delayed-dsgd": {"delay": "int"},
-    "two-hop-dsgd": {"share": "float"},
-    "local-steps": {"steps": "int"},
+    "cdp": {"average": "str"}, "bsr": {"bandwidth": "int"}, "bisr": {"bandwidth": "int"},
+    "lambda-cgd": {"correlation": "float"}, "banded": {"bandwidth": "int"}, "toeplitz": {"bandwidth": "int"},
+    "blt": {"buffers": "int"}, "band-inv": {"bandwidth": "int"}, "kronecker": {"coalition_size": "int"},
+    "mafalda": {"measure": "str"}, "muffliato": {"gossip_rounds": "int", "polynomial": "str"},
+    "delayed-dsgd": {"delay": "int"}, "two-hop-dsgd": {"share": "float"}, "local-steps": {"steps": "int"},
     "decor": {"sigma_ldp": "float", "sigma_cor": "float"},
     "corn": {"coalition_size": "int", "horizon": "int", "all_shared": "bool"},
-    "corn-pairwise": {"horizon": "int", "all_shared": "bool"},
-    "zip-dl": {"sigma": "float", "self_messages": "bool"},
+    "corn-pairwise": {"horizon": "int", "all_shared": "bool"}, "zip-dl": {"sigma": "float", "self_messages": "bool"},
     "trust-optimal": {"published": "bool", "release": "str", "price": "float"},
-}
+}  # fmt: skip
 
 
 def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():
@@ -268,3 +253,197 @@ def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():
 
 
 # ---- what runs is what was accounted -------------------------------------------------------------------------------
+LINE = dynamics_on("path:n=4", 0.5)
+SCHEME = Cyclic(2, 2)
+BUILDERS = {"kronecker": kronecker, "per-mode": per_mode, "joint": joint}
+SOLVERS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
+MARK = "last:2:0.1"
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_every_name_builds_and_runs_under_its_own_trust_models(name):
+    given = {"muffliato": {"gossip_rounds": 2}, "bsr": {"bandwidth": 2}}.get(name, {})
+    algorithm = algorithms.build(name, LINE, SCHEME, **given)
+    assert algorithm.name == registry.check_name(name) == name
+    assert (algorithm.num_steps, algorithm.num_nodes) == (4, 4)
+    for model in registry.MECHANISMS[name].models[:1]:
+        losses = sensitivity_by_victim(algorithm, trust.named(model), release=registry.MECHANISMS[name].release)
+        assert all(0 < loss.sensitivity_squared < np.inf for loss in losses)
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_error_weights_are_for_those_that_optimise(name):
+    weights, weighted = ErrorWeights.parse(MARK), registry.MECHANISMS[name].weighted
+    if not weighted:
+        refuses("optimises nothing, so it takes no error", algorithms.build, f"{name}@{MARK}", LINE, SCHEME)
+        return
+    plain, marked = (algorithms.build(text, LINE, SCHEME) for text in (name, f"{name}@{MARK}"))
+    if name == "decor":  # without weights it builds a given ratio
+        plain = registry.build_tuned(name, LINE, SCHEME)
+        refuses("chooses sigma_ldp, sigma_cor", algorithms.build, f"{name}@{MARK}", LINE, SCHEME, sigma_cor=2.0)
+    assert marked.name == f"{name}@{MARK}"
+    costs = [
+        noise_error(algorithm, weights=weights).value
+        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        for algorithm in (plain, marked)
+    ]
+    assert costs[1] < costs[0] * 0.999
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "counted_models": "message"}])
+def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
+    algorithm, solved = BUILDERS[kind](LINE, SCHEME, **options), SOLVERS[kind](LINE, SCHEME, **options)
+    assert algorithm.name == algorithm.factorization.kind == kind
+    assert_allclose(algorithm.factorization.objective, solved.objective, rtol=2e-3)
+    assert_allclose(noise_error(algorithm, **options).value, algorithm.factorization.objective, rtol=1e-8)
+    assert isinstance(algorithm.noise, JointNoise if kind == "joint" else SpatioTemporalNoise)
+    holders = algorithm.noise.holders().toarray()
+    private = algorithm.factorization.space.private_variance if kind == "kronecker" else 0.0
+    assert holders[-4:].all()  # the columns of the one seed
+    assert_array_equal(holders[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
+    assert spatio_temporal_noise(LINE, SCHEME, solved, name="mine").name == "mine"
+
+
+def test_directions_and_encoders_belong_together():
+    """The noise of `per_mode` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
+    solved = optimal_per_mode(LINE, SCHEME)
+    loss = noise_error(spatio_temporal_noise(LINE, SCHEME, solved)).value
+    for other in (
+        dataclasses.replace(solved, encoder=solved.encoder[::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions.T.copy()),
+    ):
+        algorithm = spatio_temporal_noise(LINE, SCHEME, other)
+        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        assert noise_error(algorithm).value * worst > loss * 1.05
+
+
+def test_groups_reach_the_noise():
+    triples = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
+    algorithm = kronecker(LINE, SCHEME, groups=triples, coalition_size=1)
+    holders = {tuple(np.flatnonzero(row)) for row in algorithm.noise.holders().toarray()}
+    assert {(u,) for u in range(4)} <= holders
+    assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
+    assert algorithm.factorization.coalition_size == 1
+    tuned = registry.build_tuned("kronecker", dynamics_on("ring:n=4"), SCHEME, coalition_size=1)
+    assert tuned.factorization.coalition_size == 1
+    by_name = algorithms.build("kronecker", LINE, SCHEME, coalition_size=1)
+    assert max(loss.sensitivity_squared for loss in sensitivity_by_victim(by_name, trust.Coalitions(1))) <= 1 + 1e-6
+
+
+def test_a_kind_that_is_none_is_refused():
+    solved = optimal_kronecker(LINE, SCHEME)
+    for change in ({"kind": "other"}, {"kind": "per-mode"}, {"space": None}, {"directions": np.eye(4)}):
+        refuses("is one of kronecker, per-mode, joint", dataclasses.replace, solved, **change)
+    refuses(".", lambda: dataclasses.replace(solved, status="stopped").require_converged(1e-4), error=NotConverged)
+
+
+DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
+PART = Cyclic(epochs=2, period=3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(header, nodes=False):
+        make = factorization.factorize_nodes if nodes else factorization.factorize
+        path = tmp_path / "encoder.npz"
+        factorization.save(path, make(DYN, PART), grams=NoiseObjective(DYN, 6).over_steps(), header=header)
+        return path
+
+    return save
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    refuses("unknown mechanism 'mafalada'; did you mean", algorithms.build, "mafalada", DYN, PART)
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_a_file_gives_its_encoder(saved, nodes):
+    path = saved({"participation": PART}, nodes)
+    algorithm = algorithms.build(f"file:{path}", DYN, PART)
+    wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
+    assert_array_equal(algorithm.noise.encoder.array, wanted.noise.encoder.array)
+    assert algorithm.name == f"file:{path}"
+
+
+def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
+    path = saved({"participation": PART})
+    for other in (Cyclic(3, 2), Single(6)):
+        refuses(r"was made for .*'period': 3.*factorize again", algorithms.build, f"file:{path}", DYN, other)
+    path = saved({}, nodes=True)
+    refuses(r"\(T, T\) or \(5", lambda: algorithms.build(f"file:{path}", Dynamics(gossip.uniform("star:n=5")), PART))
+    refuses("T = 8 steps", lambda: algorithms.build(f"file:{path}", DYN, Cyclic(4, 2)))
+
+
+def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywhere(saved):
+    """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
+    path = gossip.metropolis_hastings("path:n=4")
+    header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
+    by_node = saved(header, nodes=True)
+    assert algorithms.build(f"file:{by_node}", DYN, PART).noise.encoder.array.shape == (4, 6, 6)
+    refuses("encoder for each node of another", lambda: algorithms.build(f"file:{by_node}", Dynamics(path), PART))
+    shared = saved(header)
+    encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder.array
+    for other in (path, gossip.metropolis_hastings("ring:n=7")):
+        algorithm = algorithms.build(f"file:{shared}", Dynamics(other), PART)
+        assert_array_equal(algorithm.noise.encoder.array, encoder)
+        assert algorithm.factorization is None  # the loss in the file is not claimed of this graph
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    refuses("cannot read", algorithms.build, f"file:{tmp_path / 'missing.npz'}", DYN, PART)
+    np.savez(tmp_path / "other.npz", encoder=np.eye(6))
+    refuses("is no factorization that mfdl wrote", algorithms.build, f"file:{tmp_path / 'other.npz'}", DYN, PART)
+
+
+# ---- noise that nodes share, where it counts as known -------------------------------------------------------------
+@pytest.mark.parametrize("name", [*MECHANISMS])
+def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
+    """One rule for mechanisms by name, files and algorithms of one's own."""
+    parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
+    algorithm = algorithms.build(name, dynamics_on("star:n=4", 0.3), Cyclic(1, 2), **parameters)
+    shared = mechanism_names.shares_noise(algorithm)
+    assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
+    for trust_model in mechanism_names.ALONE:
+        assert bool(mechanism_names.misplaced(algorithm, trust_model)) == shared
+    assert mechanism_names.misplaced(algorithm, "eavesdropper") == ""
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
+@pytest.mark.slow
+def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
+    def built(name, steps, **parameters):
+        return registry.build_tuned(name, DYN, Cyclic(1, steps), **parameters)
+
+    note = registry.shortsighted(built(name, 3))
+    assert f"{name} minimises the noise in the models after one step, as published, but this run has 3 steps" in note
+    assert (registry.shortsighted(built(name, 1)), registry.shortsighted(built(f"{name}@all", 3))) == ("", "")
+    path = tmp_path / "noise.npz"
+    factorization.save(path, built(name, 3).factorization, header={})
+    assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
+    mechanism = mfdl.calibrate(built(name, 3), mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT), noise_std=0.1)
+    task = mfdl.tasks.digits(4)
+    assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
+    config = Experiment(
+        graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
+    )
+    advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]
+    assert [note == warning for warning in advice if "one step" in warning] == [True]
+
+
+def test_python_says_so_as_the_command_line_does(capsys):
+    """`calibrate` and `account` note it, `mfdl account` says the same words, a ranking refuses."""
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    corn = algorithms.corn(DYN, Cyclic(1, 2))
+    guarantee = mfdl.calibrate(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), mu=1.0).guarantee
+    note = mechanism_names.misplaced(corn, "ldp")
+    assert "noise shared between nodes is assumed to be known" in note
+    assert "eavesdropper, coalitions, colluding" in note
+    assert note in str(guarantee)
+    assert note in mfdl.account(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), noise_std=1.0).why
+    assert mfdl.account(corn, mfdl.Privacy(mfdl.trust.Eavesdropper(), **options), noise_std=1.0).why == ""
+    assert (
+        main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
+    )
+    assert note in json.loads(capsys.readouterr().out)["guarantee"]

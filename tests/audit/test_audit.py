@@ -9,22 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import Privacy
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, account, calibrate
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix, bounds, runs
 from mfdl.audit.audit_cells import AuditCell
 from mfdl.audit.observation import Transcript
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.gossip import GossipMatrix, metropolis_hastings
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import BallsInBins, Cyclic, EveryStep, OncePerEpoch, ParticipationByNode, Single
+from mfdl.gossip import GossipMatrix
+from mfdl.participation import OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
-from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, TrustModel, named
+from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, named
 
-DYNAMICS, PAIR = (Dynamics(metropolis_hastings(graph), 0.5) for graph in ("path:n=4", "path:n=2"))
+DYNAMICS, PAIR = (dynamics_on(graph, 0.5) for graph in ("path:n=4", "path:n=2"))
 ALONE = Dynamics(GossipMatrix(np.eye(3), range(3)), 0.5)  # no node receives anything
 SCHEME = Cyclic(epochs=2, period=2)
 CLIPPING = {"adjacency": "replace-one", "clip_norm": 1.0}
@@ -113,27 +111,25 @@ def test_no_two_runs_of_an_audit_share_noise(scheme, runs_of_a_canary, others):
     assert len(set(system.keys)) == len(system.keys) == runs_of_a_canary * len(result.canaries) + others
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "more", "audited_victims", "note"),
-    [
-        (
-            build(),
-            {
-                "trust": TrustModel.from_masks(
-                    seen=lambda algorithm, victim: np.full(algorithm.messages_per_round, victim < 2), release="none"
-                ),
-                "claimed_mu": 9.0,
-            },
-            {0, 1},
-            "not audited, since they attack themselves or nothing of them is seen: nodes [2, 3]",
-        ),
-        (
-            build("dp-dsgd", OncePerEpoch(13, 2), PAIR),
-            {"victim": 0},
-            {0},
-            "of more than 4096 patterns of steps some were tried, with every step that a record can join",
-        ),
-    ],
+@each(
+    "algorithm, more, audited_victims, note",
+    (
+        build(),
+        {
+            "trust": TrustModel.from_masks(
+                seen=lambda algorithm, victim: np.full(algorithm.messages_per_round, victim < 2), release="none"
+            ),
+            "claimed_mu": 9.0,
+        },
+        {0, 1},
+        "not audited, since they attack themselves or nothing of them is seen: nodes [2, 3]",
+    ),
+    (
+        build("dp-dsgd", OncePerEpoch(13, 2), PAIR),
+        {"victim": 0},
+        {0},
+        "of more than 4096 patterns of steps some were tried, with every step that a record can join",
+    ),
     ids=["victims without a canary", "patterns that are not all tried"],
 )
 def test_what_an_audit_leaves_out_is_noted(algorithm, more, audited_victims, note):
@@ -142,8 +138,6 @@ def test_what_an_audit_leaves_out_is_noted(algorithm, more, audited_victims, not
 
 
 # ---- levels ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def failures(monkeypatch):
     """Of each bound that rests on measured runs."""
@@ -185,8 +179,6 @@ def test_the_bounds_of_a_matrix_are_together_wrong_as_rarely_as_the_level_says(f
 
 
 # ---- guarantees ------------------------------------------------------------------------------------------------------
-
-
 def restated(mechanism, mu, **changed):
     """A mechanism whose guarantee states something else: planted, as no public way leads there."""
     other, guarantee = copy.copy(mechanism), mechanism.guarantee
@@ -245,15 +237,12 @@ def test_a_mechanism_is_audited_at_what_it_states():
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
-
 def test_too_few_trials_are_refused_with_the_number_that_is_enough():
     with pytest.raises(InvalidInput, match="trials must be at least") as refusal:
         audited(build(), trials=40)
     needed = int(str(refusal.value).split("at least ")[1].split()[0])
     assert audited(build(), trials=needed).trials == needed
-    with pytest.raises(InvalidInput, match=f"trials must be at least {needed} "):
-        audited(build(), trials=needed - 1)
+    refuses(f"trials must be at least {needed} ", lambda: audited(build(), trials=needed - 1))
 
 
 class Forgetful(Training):
@@ -263,80 +252,63 @@ class Forgetful(Training):
         return self.forget(super().run(canary, feedback, trials=trials, key=key))
 
 
-@pytest.mark.parametrize(
-    ("forget", "why"),
-    [
-        (lambda run: dataclasses.replace(run, messages=run.messages[:-1]), "keep every message"),
-        (lambda run: Transcript(run.messages * np.nan, run.models), "not finite"),
-        (lambda run: Transcript(run.messages, run.models[:1]), "return its models"),
-    ],
+@each(
+    "forget, why",
+    (lambda run: dataclasses.replace(run, messages=run.messages[:-1]), "keep every message"),
+    (lambda run: Transcript(run.messages * np.nan, run.models), "not finite"),
+    (lambda run: Transcript(run.messages, run.models[:1]), "return its models"),
 )
 def test_a_transcript_without_what_the_view_sees_is_refused(forget, why):
     system = Forgetful(build(), noise_std=2.0, clip_norm=1.0)
     system.forget = forget
-    with pytest.raises(InvalidInput, match=why):
-        audited(build(), PNDP([0]), system=system)
+    refuses(why, lambda: audited(build(), PNDP([0]), system=system))
 
 
 BINS, ONE_BIN = build(scheme=BallsInBins(2, 4)), build(scheme=BallsInBins(2, 1))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "changed", "why"),
-    [
-        (build(), {"noise_std": None}, "needs adjacency, clip_norm and noise_std"),
-        (build(), {"noise_std": 0.0}, "noise_std must be a finite number > 0"),
-        (build(), {"adjacency": "other"}, "unknown adjacency 'other'"),
-        (BINS, {"adjacency": "other"}, "unknown adjacency 'other'"),
-        (build(), {"victim": 9}, "victim must be a node index below 4"),
-        (build(), {"level": 1.0}, "level must be"),
-        (build(), {"unit": "user"}, "needs participation in every step"),
-        (build(), {"claimed_mu": -1.0}, "claimed_mu must be"),
-        (BINS, {"claimed_mu": 1.0}, "balls-in-bins have no mu"),
-        (build(), {"bins_seen": True}, "bins_seen=True: batches are public"),
-        (build(), {"trust": "ldp"}, "trust must be a trust model"),
-        (build(), {"trust": PNDP([0]), "victim": 0, "claimed_mu": 1.0}, "every victim attacks itself"),
-        (build("joint"), {}, "joint claims nothing"),
-        (build("none"), {}, "none claims nothing that an audit could refute under ldp: infinite loss .* there is no"),
-        *((build(), HIDDEN | claim, UNSEEN) for claim in ({}, {"claimed_mu": 1.0})),
-        (build(dynamics=ALONE), {"trust": PNDP([0]), "release": "none"}, UNSEEN),
-        (build(scheme=Cyclic(epochs=10, period=50)), {}, "smaller graph or for fewer steps"),
-        (BINS, {"trials": 60}, "trials must be at least .* that half the noise breaks the claim"),
-        (BINS, {"trials": 2**26}, "trials must be at most"),
-        # bins that say nothing: there is only one, or noise is so weak that the claim is that of public bins
-        (ONE_BIN, {"bins_seen": True}, "no number of runs up to 1048576 shows that public bins break the claim"),
-        (BINS, {"bins_seen": True, "noise_std": 0.01}, "no number of runs"),
-    ],
+@each(
+    "algorithm, changed, why",
+    (build(), {"noise_std": None}, "needs adjacency, clip_norm and noise_std"),
+    (build(), {"noise_std": 0.0}, "noise_std must be a finite number > 0"),
+    (build(), {"adjacency": "other"}, "unknown adjacency 'other'"),
+    (BINS, {"adjacency": "other"}, "unknown adjacency 'other'"),
+    (build(), {"victim": 9}, "victim must be a node index below 4"),
+    (build(), {"level": 1.0}, "level must be"),
+    (build(), {"unit": "user"}, "needs participation in every step"),
+    (build(), {"claimed_mu": -1.0}, "claimed_mu must be"),
+    (BINS, {"claimed_mu": 1.0}, "balls-in-bins have no mu"),
+    (build(), {"bins_seen": True}, "bins_seen=True: batches are public"),
+    (build(), {"trust": "ldp"}, "trust must be a trust model"),
+    (build(), {"trust": PNDP([0]), "victim": 0, "claimed_mu": 1.0}, "every victim attacks itself"),
+    (build("joint"), {}, "joint claims nothing"),
+    (build("none"), {}, "none claims nothing that an audit could refute under ldp: infinite loss .* there is no"),
+    *((build(), HIDDEN | claim, UNSEEN) for claim in ({}, {"claimed_mu": 1.0})),
+    (build(dynamics=ALONE), {"trust": PNDP([0]), "release": "none"}, UNSEEN),
+    (build(scheme=Cyclic(epochs=10, period=50)), {}, "smaller graph or for fewer steps"),
+    (BINS, {"trials": 60}, "trials must be at least .* that half the noise breaks the claim"),
+    (BINS, {"trials": 2**26}, "trials must be at most"),
+    # bins that say nothing: there is only one, or noise is so weak that the claim is that of public bins
+    (ONE_BIN, {"bins_seen": True}, "no number of runs up to 1048576 shows that public bins break the claim"),
+    (BINS, {"bins_seen": True, "noise_std": 0.01}, "no number of runs"),
 )
 def test_bad_arguments_are_refused(algorithm, changed, why):
-    with pytest.raises(InvalidInput, match=why):
-        audited(algorithm, **changed)
+    refuses(why, audited, algorithm, **changed)
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (
-            lambda: audited(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), clip_norm=2.0),
-            "a mechanism brings clip_norm",
-        ),
-        (lambda: audit_matrix({}, {}, **CLIPPING), "exactly one of noise_std, mu and epsilon"),
-        (lambda: audit_matrix({}, {}, mu=1.0, **CLIPPING), "at least one mech"),
-        (lambda: audit_matrix({"b": BINS}, {"ldp": LDP()}, mu=1.0, **CLIPPING), "no mu; give epsilon or noise_std"),
-        (
-            lambda: audit_matrix({"a": build()}, {}, mu=1.0, planted=True, **CLIPPING),
-            "planted=True: batches are public",
-        ),
-    ],
+@each(
+    "call, why",
+    (lambda: audited(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), clip_norm=2.0), "a mechanism"),
+    (lambda: audit_matrix({}, {}, **CLIPPING), "exactly one of noise_std, mu and epsilon"),
+    (lambda: audit_matrix({}, {}, mu=1.0, **CLIPPING), "at least one mech"),
+    (lambda: audit_matrix({"b": BINS}, {"ldp": LDP()}, mu=1.0, **CLIPPING), "no mu; give epsilon or noise_std"),
+    (lambda: audit_matrix({"a": build()}, {}, mu=1.0, planted=True, **CLIPPING), "planted=True: batches"),
 )
 def test_arguments_that_exclude_each_other_are_refused(call, why):
-    with pytest.raises(InvalidInput, match=why):
-        call()
+    refuses(why, call)
 
 
 # ---- the matrix ------------------------------------------------------------------------------------------------------
-
-
 def test_a_matrix_has_a_cell_for_every_pair_and_one_level(tmp_path):
     steps, models = [], {"ldp": LDP(), "coalitions": Coalitions(1)}
     algorithms = {name: build(name) for name in ("dp-dsgd", "none")}
@@ -346,8 +318,7 @@ def test_a_matrix_has_a_cell_for_every_pair_and_one_level(tmp_path):
     assert [cell.mechanism for cell in matrix.cells if cell.result is None] == ["none", "none"]
     assert not matrix.violations
     for result in results:  # the accounting's own sensitivity, rounded up: never less noise than the claim needs
-        assert result.mu_claimed == pytest.approx(0.8)
-        assert result.level == pytest.approx(1 - 0.05 / 4)
+        assert (result.mu_claimed, result.level) == (pytest.approx(0.8), pytest.approx(1 - 0.05 / 4))
         guarantee = account(build(), Privacy(models[result.trust], **CLIPPING), noise_std=1.0)
         assert result.noise_std >= guarantee.sensitivity * guarantee.record_shift / 0.8
     matrix.write(tmp_path, {"config": {"seed": 3}})

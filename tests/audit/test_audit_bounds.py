@@ -8,8 +8,7 @@ from statistics import NormalDist
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from vocabulary import example, given, st
 
 from mfdl.audit import bounds
 

@@ -7,18 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.linalg import toeplitz
+from vocabulary import ZERO_OUT, dynamics_on
 
-import mfdl
-from mfdl import Privacy, calibrate, gossip
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, privacy
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
+from mfdl.participation import OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Eavesdropper, ReleasedOnly
 
-DYNAMICS = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+DYNAMICS = dynamics_on("path:n=4", 0.5)
 SCHEME = Cyclic(epochs=2, period=3)
 SETTINGS = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
 TRIALS = 800
@@ -33,8 +32,8 @@ def build(name, scheme=SCHEME):
 def with_dropout(name):
     """Node 2 of four is offline in steps 2 and 3 of six, node 0 in step 5."""
     online = gossip.churn(DYNAMICS.gossip, SCHEME.num_steps, {2: [(2, 4)], 0: [(5, 6)]})
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(DYNAMICS.gossip, online), 0.5), SCHEME)
-    return mfdl.algorithms.with_dropout(dataclasses.replace(left, name=name, noise=build(name).noise), online)
+    left = algorithms.dp_dsgd(Dynamics(gossip.node_dropout(DYNAMICS.gossip, online), 0.5), SCHEME)
+    return algorithms.with_dropout(dataclasses.replace(left, name=name, noise=build(name).noise), online)
 
 
 def training(kind, algorithm, *arguments, **more):
@@ -251,7 +250,7 @@ def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
 
 def test_a_step_without_noise_is_found_in_any_of_many_patterns():
     """Patterns come in the order of their first step: the last 81 of 9^3 = 729 alone hold step 8."""
-    pair = Dynamics(gossip.metropolis_hastings("path:n=2"), 0.5)
+    pair = dynamics_on("path:n=2", 0.5)
     algorithm = registry.build("dp-dsgd", pair, OncePerEpoch(epochs=3, period=9))
     silent = training(Planted, algorithm, lambda honest, t, _: honest.step(t) * (t != 8))
     assert audited(algorithm, LOCAL, silent, trials=300).violated
@@ -265,7 +264,7 @@ def test_the_right_matrix_and_a_resumed_run_are_not_refuted():
 
 
 def test_the_wrong_adjacency_is_caught():
-    claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
+    claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, **ZERO_OUT), noise_std=2.0)
     assert not audit(claimed, trust=LOCAL, trials=TRIALS).violated
     result = audit(claimed, trust=LOCAL, adjacency="replace-one", trials=TRIALS)
     assert result.violated
@@ -301,8 +300,6 @@ def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
 
 
 # ---- nodes that are offline ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_no_claim_of_a_run_with_absences_is_refuted():
     names = ("dp-dsgd", "mafalda", "decor", "corn", "kronecker")
@@ -320,15 +317,13 @@ def test_no_claim_of_a_run_with_absences_is_refuted():
 @pytest.mark.slow
 def test_where_messages_are_hidden_a_number_without_absences_is_refuted_by_an_absence():
     """The numbers of docs/changing_networks.md: node 0 of three misses the third step of four, and loses by that."""
-    path, scheme = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
+    path, scheme = gossip.metropolis_hastings("path:n=3"), Cyclic(epochs=1, period=4)
     online = gossip.churn(path, 4, {0: [(2, 3)]})
-    whole = mfdl.algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
-    claimed = (
-        mfdl.privacy.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
-    )
+    whole = algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
+    left = algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
+    claimed = privacy.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
     audited_mus = []
-    for algorithm in (whole, mfdl.algorithms.with_dropout(left, online)):
+    for algorithm in (whole, algorithms.with_dropout(left, online)):
         result = audited(algorithm, ReleasedOnly(), noise_std=0.5, victim=0, trials=10_000)
         audited_mus.append(next(canary.mu_audited for canary in result.canaries if canary.canary == "worst gradients"))
     assert 0.9 * claimed < audited_mus[0] < claimed < audited_mus[1]

@@ -6,33 +6,24 @@ import itertools
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from last_bits import nudged
+from vocabulary import dynamics_on, given, st
 
+from mfdl import Cyclic, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry
 from mfdl.audit import Training
 from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, learned, signs_of, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
-from mfdl.dynamics import Dynamics
-from mfdl.gossip import metropolis_hastings
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch
-from mfdl.training.keys import NoiseKey
+from mfdl.participation import Explicit, OncePerEpoch
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.trust import LDP, PNDP, Central, Colluding, Eavesdropper, ReleasedOnly
 
-DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
+DYNAMICS = dynamics_on("path:n=4", 0.5)
 VIEWS = {
-    "local": ("mafalda", LDP()),
-    "edges known": ("decor", LDP()),
-    "eavesdropper": ("decor", Eavesdropper()),
-    "colluders": ("corn", Colluding([1])),
-    "hidden messages": ("anti-pgd", PNDP([3])),
-    "average": ("bsr", Central()),
-    "released": ("dp-dsgd", ReleasedOnly()),
-    "several rounds": ("muffliato", PNDP([0])),
-}
+    "local": ("mafalda", LDP()), "edges known": ("decor", LDP()), "eavesdropper": ("decor", Eavesdropper()),
+    "colluders": ("corn", Colluding([1])), "hidden messages": ("anti-pgd", PNDP([3])), "average": ("bsr", Central()),
+    "released": ("dp-dsgd", ReleasedOnly()), "several rounds": ("muffliato", PNDP([0])),
+}  # fmt: skip
 
 
 def build(name):
@@ -100,12 +91,12 @@ def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can
 
 
 @given(
+    20,
     data=st.data(),
     scheme=st.sampled_from(
         [OncePerEpoch(2, 3), MinSeparation(7, 3, 2), Cyclic(3, 4), EveryStep(12), Explicit([[1], [0, 3], [0, 2, 4]], 5)]
     ),
 )
-@examples(20)
 def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
     T = scheme.num_steps
     square = np.array(data.draw(st.lists(st.lists(st.integers(-3, 3), min_size=T, max_size=T), min_size=3, max_size=3)))
@@ -124,12 +115,10 @@ def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
 
 
 @given(
-    lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
+    40, lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
     scheme=st.sampled_from([OncePerEpoch(6, 2), MinSeparation(12, 3, 4), Cyclic(3, 4), EveryStep(12)]),
-    count=st.integers(1, 3),
-    seed=st.integers(0, 2**32 - 1),
-)
-@examples(40)
+    count=st.integers(1, 3), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags, scheme, count, seed):
     """Toeplitz Grams: patterns that are shifts of one another show the same, and so do signs and their mirrors."""
     gram = scipy.linalg.toeplitz([20.0, *lags])
@@ -137,8 +126,7 @@ def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags
     assert [signs.tolist() for signs, _ in near] == [signs.tolist() for signs, _ in strongest]
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-@examples(20)
+@given(20, seed=st.integers(0, 2**32 - 1))
 def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
     scheme = OncePerEpoch(3, 17)
     signs, _ = best_signs(nudged(np.eye(51), seed), scheme)
@@ -159,7 +147,7 @@ def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_nodes_that_lose_the_same_the_first_one_has_the_further_canaries(monkeypatch, seed):
-    ring = Dynamics(metropolis_hastings("ring:n=6"), 0.5)
+    ring = dynamics_on("ring:n=6", 0.5)
     algorithm = registry.build("decor", ring, Cyclic(epochs=2, period=2))
     whitener, numbers = Observation.whitener, itertools.count(100 * seed)
     monkeypatch.setattr(Observation, "whitener", lambda view: nudged(whitener(view), next(numbers)))

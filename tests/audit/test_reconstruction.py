@@ -1,20 +1,18 @@
-"""Reconstruction against exact fractions, dense formulas and real runs."""
+"""Reconstruction against exact fractions, dense formulas and real runs; what it reads of a transcript, and refuses."""
 
+import re
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from vocabulary import each, given, refuses, st
 
-from mfdl import Dynamics, EveryStep, Privacy, View, algorithms, calibrate, gossip, graphs, trust
+from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct
 from mfdl.audit.equations import reduced_rows
-from mfdl.testing.oracles.rational import rank, rational
-from mfdl.testing.strategies.graphs import gossip_matrices
-from mfdl.testing.strategies.view_strategies import view_cases
+from mfdl.testing import gossip_matrices, rank, rational, view_cases
 from mfdl.training.executor import Executor
 
 PER_STEP, CONSTANT, FIRST = KINDS = ("per step", "constant", "first step")
@@ -82,8 +80,7 @@ def knowledge_matrix(W, attackers, steps):
 
 
 class TestAgainstFractions:
-    @examples(60)
-    @given(case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
+    @given(60, case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
     def test_exposed_is_what_the_noiseless_rows_span(self, case, noise_std):
         solved = reconstruct(case.algorithm, case.model, noise_std=noise_std, release=case.release)
         unknown = unknown_columns(case)
@@ -104,16 +101,14 @@ class TestAgainstFractions:
                 rest = row - np.linalg.lstsq(seen.T, row, rcond=None)[0] @ seen
                 assert np.linalg.norm(rest) <= 1e-7 * np.linalg.norm(row)
 
-    @pytest.mark.parametrize(
-        ("name", "attackers", "steps"),
-        [
-            ("path:n=6", [0], 5),
-            ("path:n=7", [3], 6),
-            ("star:n=6", [2], 6),
-            ("ring:n=8", [0, 1], 4),
-            ("florentine", [0], 6),
-            ("florentine", [0, 12], 5),
-        ],
+    @each(
+        "name, attackers, steps",
+        ("path:n=6", [0], 5),
+        ("path:n=7", [3], 6),
+        ("star:n=6", [2], 6),
+        ("ring:n=8", [0, 1], 4),
+        ("florentine", [0], 6),
+        ("florentine", [0, 12], 5),
     )
     def test_gossip_averaging_exposes_what_its_knowledge_matrix_does(self, name, attackers, steps):
         graph = graphs.load(name)
@@ -127,8 +122,7 @@ class TestAgainstFractions:
         assert solved.combinations.shape[0] == r - sum(truth)
         assert any(truth)
 
-    @examples(40)
-    @given(case=view_cases(exact=True, noises=("independent", "per node")))
+    @given(40, case=view_cases(exact=True, noises=("independent", "per node")))
     def test_errors_are_those_of_the_dense_formulas(self, case):
         nu, clip = 0.7, 2.0
         solved = reconstruct(case.algorithm, case.model, noise_std=nu, clip_norm=clip, release=case.release)
@@ -151,15 +145,11 @@ class TestAgainstFractions:
         np.testing.assert_allclose(solved.posterior_ratio.ravel()[unknown] ** 2, posterior, atol=1e-8)
 
 
-@examples(30)
 @given(
-    W=gossip_matrices(min_nodes=3, max_nodes=6),
-    steps=st.integers(1, 4),
-    order=st.permutations(range(6)),
-    counts=st.tuples(st.integers(1, 2), st.integers(1, 3)),
-    kind=st.sampled_from(KINDS),
+    30, W=gossip_matrices(min_nodes=3, max_nodes=6), steps=st.integers(1, 4), order=st.permutations(range(6)),
+    counts=st.tuples(st.integers(1, 2), st.integers(1, 3)), kind=st.sampled_from(KINDS),
     noise_std=st.sampled_from([0.0, 1.0]),
-)
+)  # fmt: skip
 def test_more_attackers_never_see_less(W, steps, order, counts, kind, noise_std):
     nodes = [u for u in order if u < W.num_nodes]
     few, more = nodes[: min(counts[0], len(nodes) - 1)], nodes[: min(sum(counts), len(nodes) - 1)]
@@ -190,16 +180,11 @@ class TestRecovery:
         solved = reconstruct(algorithm, trust.Eavesdropper(), noise_std=1.0)
         assert np.abs(solved.observations(sent, start_models=start, final_models=final)).max() < 1e-12
 
-    @examples(25)
     @given(
-        W=gossip_matrices(min_nodes=2, max_nodes=5),
-        steps=st.integers(1, 3),
-        rounds=st.integers(1, 2),
-        momentum=st.sampled_from([0.0, 0.5]),
-        kind=st.sampled_from(KINDS),
-        release=st.sampled_from(["none", "average", "all"]),
-        seed=st.integers(0, 99),
-    )
+        25, W=gossip_matrices(min_nodes=2, max_nodes=5), steps=st.integers(1, 3), rounds=st.integers(1, 2),
+        momentum=st.sampled_from([0.0, 0.5]), kind=st.sampled_from(KINDS),
+        release=st.sampled_from(["none", "average", "all"]), seed=st.integers(0, 99),
+    )  # fmt: skip
     def test_the_exposed_gradients_of_a_run_are_recovered(self, W, steps, rounds, momentum, kind, release, seed):
         n, d, rng = W.num_nodes, 3, np.random.default_rng(seed)
         algorithm = on(W, steps, learning_rate=0.5, gossip_rounds=rounds, momentum=momentum)
@@ -250,16 +235,14 @@ WORDS = {"a": "attacker", "e": "exposed", "p": "partly exposed", "c": "in a comb
 
 
 class TestKnownCases:
-    @pytest.mark.parametrize(
-        ("graph", "attacker", "steps", "gradients", "letters"),
-        [
-            ("star:n=6", 0, 4, PER_STEP, "aeeeee"),  # the hub of a star reads every gradient
-            ("star:n=6", 1, 4, PER_STEP, "pacccc"),  # a leaf reads the hub once, and its twins only in sum
-            ("star:n=6", 1, 9, FIRST, "eacccc"),
-            *(("path:n=6", 0, t, FIRST, "aeeeee"[: t + 1] + "h" * (5 - t)) for t in (1, 3, 5)),  # a node a round
-            ("ring:n=7", 0, 2, FIRST, "aeehhee"),  # both ways
-            ("complete:n=4", 2, 3, PER_STEP, "eeae"),  # all are exposed to a neighbour of all
-        ],
+    @each(
+        "graph, attacker, steps, gradients, letters",
+        ("star:n=6", 0, 4, PER_STEP, "aeeeee"),  # the hub of a star reads every gradient
+        ("star:n=6", 1, 4, PER_STEP, "pacccc"),  # a leaf reads the hub once, and its twins only in sum
+        ("star:n=6", 1, 9, FIRST, "eacccc"),
+        *(("path:n=6", 0, t, FIRST, "aeeeee"[: t + 1] + "h" * (5 - t)) for t in (1, 3, 5)),  # a node a round
+        ("ring:n=7", 0, 2, FIRST, "aeehhee"),  # both ways
+        ("complete:n=4", 2, 3, PER_STEP, "eeae"),  # all are exposed to a neighbour of all
     )
     def test_who_reads_what(self, graph, attacker, steps, gradients, letters):
         solved = reconstruct(on(graph, steps), trust.PNDP([attacker]), release="none", gradients=gradients)
@@ -271,8 +254,7 @@ class TestKnownCases:
         assert quiet.node_status().count("exposed") == 14
         safe = calibrate(on("florentine", 10, algorithms.dp_dsgd), Privacy(medici, **CLAIM), mu=1.0)
         solved = reconstruct(safe, medici, gradients=CONSTANT)
-        assert solved.node_status().count("hidden") == 14
-        assert solved.combinations.shape[0] == 0
+        assert (solved.node_status().count("hidden"), solved.combinations.shape[0]) == (14, 0)
         # what is mu-GDP for a record shift of 2 and an estimate of std s: 2 / s <= mu
         assert (solved.error_std[~solved.known] >= 2 - 1e-9).all()
 
@@ -324,3 +306,105 @@ class TestKnownCases:
 def test_reduced_rows_have_pivots_of_their_own():
     rows = reduced_rows(np.linalg.qr(np.array([[1.0, 2, 0, 3], [0, 1, 1, 1]]).T)[0].T, np.zeros(4, dtype=bool))
     np.testing.assert_allclose(rows, [[1, 0, -2, 1], [0, 1, 1, 1]], atol=1e-12)
+
+
+RING, NOISY = on("ring:n=5", 3), on("path:n=5", 3, algorithms.dp_dsgd, gossip_rounds=2)
+LARGE = on(nx.complete_graph(40), 100)
+TRANSCRIPT = {"messages": np.zeros((3, 5, 2)), "known_gradients": np.zeros((3, 5, 2)), "final_models": np.zeros((5, 2))}
+OF_TWO_ROUNDS = {"messages": np.zeros((3, 10, 2)), "known_gradients": np.zeros((3, 5, 2))}
+
+
+def recovered(**changed):
+    return reconstruct(RING, END).recover(**(TRANSCRIPT | changed))
+
+
+@each(
+    "call, message",
+    (lambda: reconstruct(RING, trust.AnyReceiver()), "more than one view.*name the attackers"),
+    (lambda: reconstruct(RING, trust.Coalitions(1)), "more than one view"),
+    (lambda: reconstruct(RING, trust.PNDP([9])), "below num_nodes=5, got 9"),
+    (lambda: reconstruct(RING, trust.PNDP(["nobody"])), "'nobody' is not in the graph"),
+    (lambda: reconstruct(RING, None), "trust must be a trust model"),
+    (lambda: reconstruct(RING, END, gradients="constnat"), "did you mean 'constant'"),
+    (lambda: reconstruct(RING, END, noise_std=-1.0), "noise_std must be a finite number >= 0"),
+    (lambda: reconstruct(RING, END, clip_norm=0.0), "clip_norm must be a finite number > 0"),
+    (lambda: reconstruct(RING, END, victim=7), "victim must be below num_nodes=5"),
+    (lambda: reconstruct(NOISY, END), "noise_std must be given"),
+    (lambda: reconstruct(LARGE, END, release="none"), "3900 equations for 3900 gradients.*above.*fewer steps"),
+    (lambda: recovered(messages=np.zeros((2, 5, 2))), r"\(3, 5, d\) for 3 rounds of 5 messages, got shape"),
+    (lambda: recovered(final_models=None), "final_models must be given"),
+    (lambda: recovered(known_gradients=None), "known_gradients must be given"),
+    (
+        lambda: recovered(messages=np.where(np.arange(15).reshape(3, 5, 1) == 6, np.nan, 0.0) * np.ones(2)),
+        r"node 0.*1 of 6",
+    ),
+    (lambda: reconstruct(RING, END).solve(np.zeros((3, 2))), "observations must have 11 rows"),
+    (
+        lambda: reconstruct(View(np.eye(2), np.zeros((2, 0)))).recover(np.zeros((3, 5, 2))),
+        "bare view has no transcript",
+    ),
+)
+def test_bad_arguments_are_refused(call, message):
+    refuses(message, call)
+
+
+def test_constant_gradients_of_a_large_view_are_solved_for():
+    assert reconstruct(LARGE, END, gradients=CONSTANT, release="none").exposed.sum() == 39
+
+
+class TestShapesOfTranscripts:
+    """Exactly those documented: broadcasting or a transposed array would give wrong gradients in silence."""
+
+    rng = np.random.default_rng(0)
+
+    @each(
+        "name, expected, shapes",
+        (
+            "known_gradients",
+            (3, 5, 2),
+            [(1, 5, 2), (5, 2), (2, 5, 2), (3, 5, 1), (3, 1, 2), (1, 1, 1), (5, 3, 2), (30,)],
+        ),
+        ("known_noise", (15, 2), [(3, 5, 2), (1, 2), (2,), (15, 1), (15,), (14, 2)]),
+    )
+    def test_what_is_known_is_not_broadcast(self, name, expected, shapes):
+        for kind in KINDS:
+            solved = reconstruct(NOISY, END, gradients=kind, noise_std=1.0, release="none")
+            for shape in shapes:
+                with pytest.raises(InvalidInput, match=rf"{name} must have shape {re.escape(str(expected))}, got \("):
+                    solved.recover(**(OF_TWO_ROUNDS | {name: np.ones(shape)}))
+
+    def test_only_what_is_known_is_read_and_that_must_be_finite(self):
+        solved = reconstruct(NOISY, END, noise_std=1.0, release="none")
+        sent, G, Z = (self.rng.standard_normal(shape) for shape in ((3, 10, 2), (3, 5, 2), (15, 2)))
+        expected = solved.observations(sent, known_gradients=G, known_noise=Z)
+        gradients_known, noise_known = solved.view.known_gradients, solved.view.knowledge.known_noise.ravel()
+        assert gradients_known.any()
+        assert noise_known.any()
+        some_G, some_Z = np.where(gradients_known[:, :, None], G, np.nan), np.where(noise_known[:, None], Z, np.inf)
+        got = solved.observations(sent, known_gradients=some_G, known_noise=some_Z)
+        np.testing.assert_array_equal(got, expected)
+        t, u = np.argwhere(gradients_known)[0]
+        some_G[t, u, 1], some_Z[np.flatnonzero(noise_known)[0], 0] = np.nan, np.inf
+        with pytest.raises(InvalidInput, match=rf"known_gradients must be finite, got nan at index \({t}, {u}, 1\)"):
+            solved.observations(sent, known_gradients=some_G, known_noise=Z)
+        refuses("known_noise must be finite, got inf", solved.observations, sent, known_gradients=G, known_noise=some_Z)
+
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_messages_come_by_step_or_by_round_and_in_no_other_order(self, rounds):
+        T, n, d = 3, 4, 2
+        solved = reconstruct(on(f"ring:n={n}", T, gossip_rounds=rounds), END, release="none")
+        total = T * rounds * n
+        sent, G = self.rng.standard_normal((total, d)), np.zeros((T, n, d))
+        by_step = solved.recover(sent.reshape(T, rounds * n, d), known_gradients=G)
+        np.testing.assert_array_equal(solved.recover(sent.reshape(T * rounds, n, d), known_gradients=G), by_step)
+        others = {(a, total // a) for a in range(1, total + 1) if total % a == 0} - {(T, rounds * n), (T * rounds, n)}
+        assert (n, T * rounds) in others
+        for shape in others:
+            with pytest.raises(InvalidInput, match=rf"\({T * rounds}, {n}, d\) for .*, got shape \({shape[0]}, "):
+                solved.recover(sent.reshape(*shape, d), known_gradients=G)
+
+    @pytest.mark.parametrize("name", ["messages", "known_gradients", "known_noise"])
+    def test_what_is_not_real_numbers_is_refused_by_name(self, name):
+        solved = reconstruct(NOISY, END, noise_std=1.0, release="none")
+        for wrong in ("text", [["1", "2"]], [[1.0], [1.0, 2.0]], np.ones((15, 2), complex)):
+            refuses(f"{name} must be an array of real numbers, got ", solved.recover, **OF_TWO_ROUNDS | {name: wrong})

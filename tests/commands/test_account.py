@@ -1,15 +1,18 @@
-"""`mfdl account`: keys pinned, the numbers of the library reached, bad input refused in one line."""
+"""`mfdl account`: keys pinned, the numbers of the library reached, balls-in-bins, bad input refused in one line."""
 
 import json
 import re
 
 import numpy as np
 import pytest
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
+from mfdl import BallsInBins, Cyclic, EveryStep, Privacy, algorithms, graphs, privacy, trust
+from mfdl.algorithms import mf_dsgd, registry
 from mfdl.commands import main
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.commands.account import AccountConfig
+from mfdl.privacy import sensitivity_by_victim
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",
@@ -50,9 +53,7 @@ class TestAnswer:
     def test_rows_are_the_losses_of_the_library(self, bound, lipschitz, capsys):
         arguments = [] if lipschitz is None else ["--lipschitz", str(lipschitz)]
         answer = account(capsys, *PATH, "--bound", bound, *arguments, "--noise-std", "3", "--clip-norm", "2")
-        algorithm = mfdl.algorithms.dp_dsgd(
-            mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
-        )
+        algorithm = algorithms.dp_dsgd(dynamics_on(graphs.load("path:n=4")), EveryStep(4))
         losses = sensitivity_by_victim(
             algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=lipschitz, method=bound
         )
@@ -68,7 +69,7 @@ class TestAnswer:
             for adaptive in (False, True):
                 mu = loss.mu(record_shift=4.0, noise_std=3.0, adaptive=adaptive)
                 assert row["mu_adaptive" if adaptive else "mu"] == mu
-                epsilon = mfdl.privacy.gaussian.epsilon_from_mu(mu, 1e-6)
+                epsilon = privacy.gaussian.epsilon_from_mu(mu, 1e-6)
                 assert row["epsilon_adaptive" if adaptive else "epsilon"] == epsilon
 
     def test_ldp_is_adaptive_and_has_no_place(self, capsys):
@@ -78,35 +79,31 @@ class TestAnswer:
         assert {row["distance"] for row in answer["victims"]} == {None}
         assert {row["adaptive_by"] for row in answer["victims"]} == {"the view"}
 
-    @pytest.mark.parametrize(
-        ("trust", "attackers"),
-        [
-            (["eavesdropper"], []),
-            (["colluding", "--colluders", "0,#2"], ["0", "2"]),
-            (["coalitions", "--coalition-size", "1"], []),
-            (["full-collusion"], []),
-            (["central"], []),
-            (["released", "--release", "average"], []),
-            (["pndp", "--attackers", "3,0"], ["0", "3"]),
-        ],
+    @each(
+        "trust, attackers",
+        (["eavesdropper"], []),
+        (["colluding", "--colluders", "0,#2"], ["0", "2"]),
+        (["coalitions", "--coalition-size", "1"], []),
+        (["full-collusion"], []),
+        (["central"], []),
+        (["released", "--release", "average"], []),
+        (["pndp", "--attackers", "3,0"], ["0", "3"]),
     )
     def test_every_trust_name(self, trust, attackers, capsys):
         answer = account(capsys, *DECOR, "--trust", *trust)
         assert answer["attackers"] == attackers
         assert [row["victim"] for row in answer["victims"]] == [u for u in "01234" if u not in attackers]
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            (["cyclic"], {"scheme": "cyclic", "epochs": 2, "period": 2}),
-            (["once-per-epoch"], {"scheme": "once-per-epoch", "epochs": 2, "period": 2}),
-            (["every-step"], {"scheme": "every-step", "steps": 4}),
-            (["single"], {"scheme": "single", "steps": 4}),
-            (
-                ["min-separation", "--steps", "5"],
-                {"scheme": "min-separation", "steps": 5, "max_participations": 2, "separation": 2},
-            ),
-        ],
+    @each(
+        "options, expected",
+        (["cyclic"], {"scheme": "cyclic", "epochs": 2, "period": 2}),
+        (["once-per-epoch"], {"scheme": "once-per-epoch", "epochs": 2, "period": 2}),
+        (["every-step"], {"scheme": "every-step", "steps": 4}),
+        (["single"], {"scheme": "single", "steps": 4}),
+        (
+            ["min-separation", "--steps", "5"],
+            {"scheme": "min-separation", "steps": 5, "max_participations": 2, "separation": 2},
+        ),
     )
     def test_participation(self, options, expected, capsys):
         assert account(capsys, *SMALL, "--participation", *options)["participation"] == expected
@@ -157,26 +154,21 @@ class TestBudgets:
 
 
 class TestNoise:
-    @pytest.mark.parametrize(
+    @each(
         "options",
-        [
-            [],
-            ["--calibrate-under", "ldp"],
-            ["--trust", "pndp", "--attackers", "0"],
-            ["--trust", "pndp", "--attackers", "0", "--calibrate-under", "pndp"],
-            ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--release", "none", "--lipschitz", "0.5"],
-            ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
-        ],
+        [],
+        ["--calibrate-under", "ldp"],
+        ["--trust", "pndp", "--attackers", "0"],
+        ["--trust", "pndp", "--attackers", "0", "--calibrate-under", "pndp"],
+        ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--release", "none", "--lipschitz", "0.5"],
+        ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
     )
     def test_mu_is_met_and_not_exceeded(self, options, capsys):
         assert 0.69 < account(capsys, *SMALL, "--mu", "0.7", *options)["worst_mu_adaptive"] <= 0.7 * (1 + 1e-9)
 
     @pytest.mark.parametrize(
         ("options", "under"),
-        [
-            ([*SMALL, *PNDP], ["ldp"]),
-            ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"]),
-        ],
+        [([*SMALL, *PNDP], ["ldp"]), ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"])],
     )
     def test_calibrated_under_another_model(self, options, under, capsys):
         noised = account(capsys, *options[: options.index("--trust")], "--trust", *under, "--mu", "0.7")["noise_std"]
@@ -215,21 +207,12 @@ def test_a_victim_that_attacks_is_infinite_and_said_so(capsys):
 @pytest.mark.parametrize("given", ["2", "1+2,3+1"])
 def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
     options = [
-        "--owners",
-        given,
-        *["--same-steps"] * same_steps,
-        "--epsilon",
-        "2",
-        "--delta",
-        "1e-6",
-        "--out",
+        "--owners", given, *["--same-steps"] * same_steps, "--epsilon", "2", "--delta", "1e-6", "--out",
         str(tmp_path),
-    ]
+    ]  # fmt: skip
     answer = account(capsys, *PATH, *options)
-    algorithm = mfdl.algorithms.dp_dsgd(
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
-    )
-    owners = mfdl.privacy.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
+    algorithm = algorithms.dp_dsgd(dynamics_on(graphs.load("path:n=4")), EveryStep(4))
+    owners = privacy.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
     losses = sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", owners=owners)
     groups = {"2": ["1 and 2", "1 and 3", "2 and 3"], "1+2,3+1": ["1 and 2", "1 and 3"]}[given]
     assert [row["victim"] for row in answer["victims"]] == ["1", "2", "3", *groups]
@@ -244,52 +227,50 @@ def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
 FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--trust", "pndp", "--attackers", "Medicci"], "did you mean 'Medici'?"),
-        (["--trust", "pndp", "--attackers", "#15"], "'#0' to '#14'"),
-        ([*FLORENTINE, "--victims", "Strozi"], "did you mean 'Strozzi'?"),
-        (["--graph", "path:n=2", "--trust", "pndp", "--attackers", "0,1"], "no victim is left"),
-        (["--trust", "pnpd", "--attackers", "Medici"], "unknown trust model 'pnpd'; did you mean 'pndp'?"),
-        (["--trust", "pndp"], "trust model pndp needs --attackers A,B or --all-attackers"),
-        (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
-        (["--trust", "colluding"], "needs --colluders"),
-        (["--trust", "coalitions"], "needs --coalition-size"),
-        (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
-        (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
-        ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
-        (["--noise-std", "-1"], "noise_std must be"),
-        (["--noise-std", "nan"], "noise_std must be"),
-        (["--mu", "0"], "mu must be"),
-        (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"),
-        (["--calibrate-under", "ldp"], "give --mu"),
-        (["--mu", "1", "--calibrate-under", "pndp"], "trust model pndp needs"),
-        (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
-        (["--steps", "7"], "steps must be epochs * period, got steps=7"),
-        (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
-        (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
-        (["--participation", "every-step", "--steps", "0"], "steps must be"),
-        (["--participation", "cylic"], "did you mean 'cyclic'?"),
-        (["--release", "some"], "unknown release 'some'"),
-        (["--bound", "exat"], "did you mean 'exact'?"),
-        (["--adjacency", "replace"], "did you mean 'replace-one'?"),
-        (["--delta", "1"], "delta must be"),
-        (["--clip-norm", "0"], "clip_norm must be"),
-        (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"),
-        (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
-        (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
-        (["--unit", "user"], "--unit user needs --participation every-step"),
-        ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
-        (["--same-steps"], "give --owners"),
-        (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
-        (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
-        (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
-        (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
-        (["--out", __file__], "it is a file; give a folder"),
-    ],
+@each(
+    "arguments, message",
+    (["--trust", "pndp", "--attackers", "Medicci"], "did you mean 'Medici'?"),
+    (["--trust", "pndp", "--attackers", "#15"], "'#0' to '#14'"),
+    ([*FLORENTINE, "--victims", "Strozi"], "did you mean 'Strozzi'?"),
+    (["--graph", "path:n=2", "--trust", "pndp", "--attackers", "0,1"], "no victim is left"),
+    (["--trust", "pnpd", "--attackers", "Medici"], "unknown trust model 'pnpd'; did you mean 'pndp'?"),
+    (["--trust", "pndp"], "trust model pndp needs --attackers A,B or --all-attackers"),
+    (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
+    (["--trust", "colluding"], "needs --colluders"),
+    (["--trust", "coalitions"], "needs --coalition-size"),
+    (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
+    (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
+    ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
+    (["--noise-std", "-1"], "noise_std must be"),
+    (["--noise-std", "nan"], "noise_std must be"),
+    (["--mu", "0"], "mu must be"),
+    (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"),
+    (["--calibrate-under", "ldp"], "give --mu"),
+    (["--mu", "1", "--calibrate-under", "pndp"], "trust model pndp needs"),
+    (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
+    (["--steps", "7"], "steps must be epochs * period, got steps=7"),
+    (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
+    (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
+    (["--participation", "every-step", "--steps", "0"], "steps must be"),
+    (["--participation", "cylic"], "did you mean 'cyclic'?"),
+    (["--release", "some"], "unknown release 'some'"),
+    (["--bound", "exat"], "did you mean 'exact'?"),
+    (["--adjacency", "replace"], "did you mean 'replace-one'?"),
+    (["--delta", "1"], "delta must be"),
+    (["--clip-norm", "0"], "clip_norm must be"),
+    (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"),
+    (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
+    (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
+    (["--unit", "user"], "--unit user needs --participation every-step"),
+    ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
+    (["--same-steps"], "give --owners"),
+    (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
+    (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
+    (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
+    (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
+    (["--out", __file__], "it is a file; give a folder"),
 )
 def test_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *arguments]) == 2
@@ -309,14 +290,12 @@ def test_table_and_sentences(capsys):
     assert "│ 3.066 │" in output  # sqrt(9.3986) = 3.06571
 
 
-@pytest.mark.parametrize(
-    ("options", "rows"),
-    [
-        ([], ["all 5 nodes"]),
-        (["--victims", "0,2"], ["all 2 victims"]),
-        (["--participation", "balls-in-bins", "--epsilon", "3", "--delta", "1e-6"], ["all 5 nodes"]),
-        (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
-    ],
+@each(
+    "options, rows",
+    ([], ["all 5 nodes"]),
+    (["--victims", "0,2"], ["all 2 victims"]),
+    (["--participation", "balls-in-bins", "--epsilon", "3", "--delta", "1e-6"], ["all 5 nodes"]),
+    (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
 )
 def test_equal_losses_are_one_row(options, rows, capsys):
     """Up to rounding; a row for each of ten equal nodes said nothing, and "the 10 largest" was not true of them."""
@@ -355,3 +334,118 @@ class TestFiles:
         alone = account(capsys, *ring, "--attackers", "0")
         assert alone["victims"] == answer["attackers"][0]["victims"]
         assert not list(tmp_path.glob("pairwise.*"))  # of the earlier question
+
+
+ASKED = ["--participation", "balls-in-bins", "--epochs", "2", "--period", "3", "--adjacency", "zero-out"]
+BINNED = ["--graph", "path:n=3", "--delta", "1e-5"]
+BINS = BallsInBins(2, 3)
+
+
+def account_bins(capsys, *arguments):
+    assert main(["account", "--json", *BINNED, *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_epsilon_is_met_and_mu_is_null_under_the_keys_of_any_account(capsys):
+    answer = account_bins(capsys, *ASKED, "--epsilon", "1.5")
+    public = account_bins(capsys, "--epsilon", "1.5", *ASKED[2:])
+    assert answer["noise_std"] < 0.9 * public["noise_std"]
+    assert public["worst_epsilon_adaptive"] == pytest.approx(1.5, rel=1e-6)
+    assert 1.49 < answer["worst_epsilon"] == answer["worst_epsilon_adaptive"] <= 1.5
+    assert set(answer) == set(public)
+    assert answer["worst_mu"] is answer["worst_mu_adaptive"] is None
+    assert answer["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 3}
+    for part in (
+        "balls-in-bins (epochs=2, bins=3)",
+        "epsilon: 1.5 at delta = 1e-05",
+        "gradients: adaptive or non-adaptive",
+    ):
+        assert part in answer["guarantee"]
+    for row, other in zip(answer["victims"], public["victims"], strict=True):
+        assert set(row) == set(other)
+        assert {row[key] for key in ("mu", "mu_adaptive", "sensitivity_squared", "adaptive_sensitivity_squared")} == {
+            None
+        }
+        assert row["epsilon"] == row["epsilon_adaptive"] <= answer["worst_epsilon"]
+
+
+def test_every_victim_has_the_number_of_its_own_encoder(capsys):
+    """mafalda-l: each node's epsilon is that of an algorithm whose encoder is that node's everywhere."""
+    answer = account_bins(capsys, *ASKED, "--noise-std", "2", "--mechanism", "mafalda-l", "--victims", "0,1")
+    dynamics = dynamics_on("path:n=3")
+    causal = registry.build("mafalda-l", dynamics, BINS).noise.causal
+    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    for u, row in enumerate(answer["victims"]):
+        alone = mf_dsgd(dynamics, BINS, causal.column_encoder(u))
+        assert row["epsilon"] == pytest.approx(
+            mfdl.account(alone, Privacy(**options), noise_std=2.0).epsilon(1e-5), rel=1e-9
+        )
+    first, second = (row["epsilon"] for row in answer["victims"])
+    assert abs(first - second) > 1e-3 * first
+    assert answer["worst_epsilon"] == max(first, second)
+
+
+def test_a_victim_that_attacks_and_no_noise_are_infinite_and_pictures_are_drawn(capsys, tmp_path):
+    pndp = ["--trust", "pndp", "--attackers", "0"]
+    answer = account_bins(capsys, *ASKED, *pndp, "--victims", "0,2", "--noise-std", "2", "--out", str(tmp_path))
+    attacker, victim = answer["victims"]
+    assert (attacker["epsilon"], attacker["distance"], victim["distance"]) == ("inf", 0, 2)
+    assert np.isfinite(victim["epsilon"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.json", "account.png", "account.svg", "graph.png", "graph.svg"
+    }  # fmt: skip
+    assert "ε at δ = 1e-05" in (tmp_path / "account.svg").read_text()
+    assert json.loads((tmp_path / "results.json").read_text()) == answer
+    none = account_bins(capsys, *ASKED, "--mechanism", "none")
+    assert {row["epsilon"] for row in none["victims"]} == {none["worst_epsilon"]} == {"inf"}
+    assert "no finite guarantee" in none["guarantee"]
+
+
+def test_the_table_has_no_column_of_mu(capsys):
+    assert main(["account", *BINNED, *ASKED, "--noise-std", "2", "--trust", "pndp", "--attackers", "0"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "epsilon by distance" in output
+    assert "mu by distance" not in output
+    assert "│ mu" not in output
+    assert "no mu" in output
+
+
+@each(
+    "arguments, message",
+    (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
+    (["--noise-multiplier", "1"], "give --noise-std, or --epsilon"),
+    (["--lipschitz", "1"], "--lipschitz 1.0"),
+    (["--trust", "pndp", "--attackers", "0", "--release", "none"], "--release none"),
+    (["--trust", "pndp", "--all-attackers"], "--all-attackers: "),
+    (["--unit", "user"], "--unit user needs"),
+    (["--steps", "7"], "steps must be"),
+    (["--epsilon", "0"], "epsilon must be"),
+    (["--epsilon", "1", "--noise-std", "1"], "got --noise-std and --epsilon"),
+    (["--mechanism", "zip-dl"], "take dp_dsgd, decor or corn"),
+    (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
+)
+def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):
+    assert main(["account", *BINNED, *ASKED, *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
+
+
+NAMED_BINS = BallsInBins(epochs=2, bins=3)
+
+
+def test_balls_in_bins_are_k_epochs_of_b_bins():
+    config = AccountConfig(participation="balls-in-bins", epochs=2, period=3)
+    assert (config.scheme(), config.scheme().public) == (NAMED_BINS, Cyclic(epochs=2, period=3))
+    refuses("steps must be epochs", AccountConfig, participation="balls-in-bins", epochs=2, period=3, steps=5)
+    refuses("balls-in-bins", AccountConfig, participation="balls-in-bins", epochs=2, period=3, unit="user")
+
+
+@pytest.mark.parametrize("name", ["mafalda", "mafalda@last:2", "bsr", "dp-dsgd"])
+def test_an_algorithm_of_secret_bins_is_that_of_public_ones_but_for_who_knows_the_map(name):
+    dynamics = dynamics_on("path:n=3")
+    public, secret = (registry.build(name, dynamics, scheme) for scheme in (NAMED_BINS.public, NAMED_BINS))
+    assert (secret.participation, secret.name) == (NAMED_BINS, public.name)
+    assert registry.build_tuned(name, dynamics, NAMED_BINS).content_hash == secret.content_hash != public.content_hash
+    encoders = [algorithm.noise.causal.column_inverse(0) for algorithm in (public, secret)]
+    assert np.array_equal(*encoders)

@@ -12,8 +12,9 @@ import joblib
 import numpy as np
 import pytest
 from finished_runs import step_frame
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
-import mfdl
+from mfdl import Cyclic, Privacy, algorithms, calibrate, data, graphs, privacy, replay, tasks, trust
 from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import comparing, load_steps, running, store
@@ -84,7 +85,7 @@ class TestFinished:
         assert (result["nodes"], result["steps"], result["seeds"]) == (4, 8, [5, 6])
         assert result["participation"] == {"scheme": "cyclic", "epochs": 2, "period": 4}
         assert (result["adjacency"], result["mu"], result["delta"]) == ("zero-out", 2.0, 1e-6)
-        assert result["epsilon"] == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2.0, 1e-6))
+        assert result["epsilon"] == pytest.approx(privacy.gaussian.epsilon_from_mu(2.0, 1e-6))
         assert "zero-out" in result["guarantee"]
         assert "mu: 2" in result["guarantee"]
         assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda"]
@@ -114,13 +115,11 @@ class TestFinished:
     def test_figures_are_those_of_the_library(self, finished, capsys):
         """Of calibrate and replay; and `account --noise-std` finds the mu at which the mechanisms were compared."""
         result, folder = finished
-        graph = mfdl.graphs.load("ring:n=4")
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.25)
-        algorithm = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs=2, period=4))
-        mechanism = mfdl.calibrate(
-            algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0
-        )
-        run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[6], eval_every=3)
+        graph = graphs.load("ring:n=4")
+        dynamics = dynamics_on(graph, learning_rate=0.25)
+        algorithm = algorithms.mafalda(dynamics, Cyclic(epochs=2, period=4))
+        mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=2.0)
+        run = replay(mechanism, tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])
         table = step_frame(folder / "steps.mfdl").to_dict("records")
@@ -150,14 +149,12 @@ class TestFinished:
         assert main([*file, "--out", str(tmp_path), *changed]) == 0  # a typed epsilon replaces the mu of the file
         other = json.loads(capsys.readouterr().out)
         assert (other["epsilon"], other["delta"], other["config"]["mu"]) == (3.0, 1e-5, None)
-        assert other["mu"] == pytest.approx(mfdl.privacy.gaussian.mu_from_epsilon(3.0, 1e-5))
+        assert other["mu"] == pytest.approx(privacy.gaussian.mu_from_epsilon(3.0, 1e-5))
         assert (other["seeds"], other["learning_rate"]) == ([5], 0.25)
         assert other["mechanisms"][0]["final_test_loss_std"] == 0.0
 
 
 # ---- trust models, settings, files ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     names = "none,dp-dsgd,decor,cdp,muffliato,zip-dl"
@@ -175,12 +172,10 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(
-    ("more", "unit"),
-    [
-        (["--trust", "eavesdropper", "--unit", "user", "--task", "rotated-quadratics", "--period", "1"], "user"),
-        (["--trust", "coalitions", "--coalition-size", "1"], "record"),
-    ],
+@each(
+    "more, unit",
+    (["--trust", "eavesdropper", "--unit", "user", "--task", "rotated-quadratics", "--period", "1"], "user"),
+    (["--trust", "coalitions", "--coalition-size", "1"], "record"),
 )
 def test_a_ranking_under_another_model(tmp_path, more, unit):
     """No mechanism here leaves more noise than a worse one of its family; all carry the same mu."""
@@ -226,8 +221,6 @@ def test_file_mechanism_and_table(tmp_path, capsys):
 
 
 # ---- stopping and going on, with runs that are made up ---------------------------------------------------------------
-
-
 @pytest.fixture
 def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
@@ -264,8 +257,7 @@ class StopAfter:
 
 @pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
-    with pytest.raises(KeyboardInterrupt):
-        run_comparison(CONFIG, tmp_path, progress=StopAfter(0))
+    refuses(".", lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]
@@ -367,66 +359,63 @@ def test_worker_processes_give_the_same_numbers(tmp_path):
 
 
 def test_what_workers_receive_can_be_sent():
-    graph = mfdl.graphs.load("ring:n=4")
-    sent = [mfdl.tasks.load(name, graph) for name in ("digits", "digits-mlp")]
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
-    sent += [registry.build(name, dynamics, mfdl.Cyclic(epochs=2, period=2)) for name in ("none", "dp-dsgd", "mafalda")]
+    graph = graphs.load("ring:n=4")
+    sent = [tasks.load(name, graph) for name in ("digits", "digits-mlp")]
+    dynamics = dynamics_on(graph)
+    sent += [registry.build(name, dynamics, Cyclic(epochs=2, period=2)) for name in ("none", "dp-dsgd", "mafalda")]
     for value in sent:
         assert pickle.loads(pickle.dumps(value)).content_hash == value.content_hash
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
 CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mu", "0"], "mu must be"),
-        (["--mu", "-1"], "mu must be"),
-        (["--mu", "nan"], "mu must be"),
-        (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
-        (["--epsilon", "1", "--delta", "1"], "delta must be"),
-        (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
-        (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
-        (["--mechanisms", "none,none"], "distinct"),
-        (["--mechanisms", ","], "at least one mechanism"),
-        (["--mechanisms", "file:none.npz"], "cannot read"),
-        (["--task", "digit"], "did you mean 'digits'"),
-        (["--graph", "florentin"], "did you mean 'florentine'"),
-        (["--gossip", "unifrm"], "did you mean 'uniform'"),
-        (["--adjacency", "replace"], "replace-one"),
-        (["--epochs", "0"], "epochs must be"),
-        (["--seeds", "0"], "seeds must be"),
-        (["--eval-every", "0"], "eval_every must be"),
-        (["--lr", "0"], "learning_rate must be"),
-        (["--clip-norm", "-1"], "clip_norm must be"),
-        (["--period", "1000"], "each node needs at least period=1000 records"),
-        (["--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--trust", "coalitions"], "needs coalition_size"),
-        (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
-        (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
-        (["--unit", "agent"], "unit"),
-        (["--trust", "pndp", "--attackers", "9"], "9"),
-        (["--partition", "dirichlet:beta=1"], "dirichlet"),
-        (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
-        (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
-        (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
-        (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
-        ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
-        (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
-        (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
-        (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),
-        ([*CORN, "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
-        ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"),
-        (["--graph", "g.csv"], "--largest-component"),
-        (["--gossip", "w.csv"], "row"),
-        (["--task", "housing"], "must be finite"),
-        (["--out", "g.csv"], "cannot write"),
-        (["--out", "g.csv/c"], "cannot write"),
-    ],
+@each(
+    "arguments, message",
+    (["--mu", "0"], "mu must be"),
+    (["--mu", "-1"], "mu must be"),
+    (["--mu", "nan"], "mu must be"),
+    (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
+    (["--epsilon", "1", "--delta", "1"], "delta must be"),
+    (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
+    (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
+    (["--mechanisms", "none,none"], "distinct"),
+    (["--mechanisms", ","], "at least one mechanism"),
+    (["--mechanisms", "file:none.npz"], "cannot read"),
+    (["--task", "digit"], "did you mean 'digits'"),
+    (["--graph", "florentin"], "did you mean 'florentine'"),
+    (["--gossip", "unifrm"], "did you mean 'uniform'"),
+    (["--adjacency", "replace"], "replace-one"),
+    (["--epochs", "0"], "epochs must be"),
+    (["--seeds", "0"], "seeds must be"),
+    (["--eval-every", "0"], "eval_every must be"),
+    (["--lr", "0"], "learning_rate must be"),
+    (["--clip-norm", "-1"], "clip_norm must be"),
+    (["--period", "1000"], "each node needs at least period=1000 records"),
+    (["--device", "abacus"], "device 'abacus' cannot be used"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--trust", "coalitions"], "needs coalition_size"),
+    (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
+    (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
+    (["--unit", "agent"], "unit"),
+    (["--trust", "pndp", "--attackers", "9"], "9"),
+    (["--partition", "dirichlet:beta=1"], "dirichlet"),
+    (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
+    (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
+    (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
+    (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
+    ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
+    (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
+    (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
+    (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),
+    ([*CORN, "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
+    ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"),
+    (["--graph", "g.csv"], "--largest-component"),
+    (["--gossip", "w.csv"], "row"),
+    (["--task", "housing"], "must be finite"),
+    (["--out", "g.csv"], "cannot write"),
+    (["--out", "g.csv/c"], "cannot write"),
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     def never(*_, **__):
@@ -436,7 +425,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     monkeypatch.setattr(
         registry, "build_tuned", lambda name, *a, **k: registry.build(name, *a) if "file" in name else never()
     )
-    monkeypatch.setattr(mfdl.data, "california_housing", lambda home: (features, np.ones(100), []))
+    monkeypatch.setattr(data, "california_housing", lambda home: (features, np.ones(100), []))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "g.csv").write_text("1,2\n3,4\n")
     np.savetxt(tmp_path / "w.csv", np.full((4, 4), 0.3), delimiter=",")
@@ -447,12 +436,10 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     assert {path.name for path in tmp_path.iterdir()} == {"g.csv", "w.csv"}
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (["--trust", "pndp", "--mechanisms", "zip-dl"], "infinite loss"),
-        (["--mechanisms", "dp-dsgd,zip-dl", "--across-trust-models"], "unit='user'"),
-    ],
+@each(
+    "more, text",
+    (["--trust", "pndp", "--mechanisms", "zip-dl"], "infinite loss"),
+    (["--mechanisms", "dp-dsgd,zip-dl", "--across-trust-models"], "unit='user'"),
 )
 def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, more, text):
     assert main(["compare", *SMALL, "--out", str(tmp_path / "c"), *more]) == 2
@@ -460,21 +447,19 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
     assert not (tmp_path / "c" / "results.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
-        (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
-        (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
-        (["--epochs", ""], "--epochs must be a whole number, got ''."),
-        (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
-        (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
-        (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
-        (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
-        (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
-        (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
-        (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
-    ],
+@each(
+    "typed, message",
+    (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
+    (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
+    (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
+    (["--epochs", ""], "--epochs must be a whole number, got ''."),
+    (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
+    (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
+    (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
+    (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
+    (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
+    (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
+    (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
 )
 def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognised(typed, message, capsys):
     assert main(["compare", *typed]) == 2

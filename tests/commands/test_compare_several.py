@@ -1,4 +1,4 @@
-"""`mfdl compare` at several budgets and rates: each as alone, all in one result."""
+"""`mfdl compare` at several budgets and rates, and every command under secret batches: accounted, trained, refused."""
 
 import dataclasses
 import json
@@ -7,10 +7,15 @@ import shutil
 import pytest
 from finished_runs import BUDGETS, COMPARED, step_frame
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
+from vocabulary import each, refuses
 
 import mfdl
 from mfdl.commands import main
+from mfdl.commands.account import AccountConfig, run_account
+from mfdl.participation.schemes import SCHEMES
+from mfdl.runs import comparing, options
 from mfdl.runs.comparing import run_comparison
+from mfdl.runs.experiment import Experiment
 
 TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; of a run "final_train_loss"
 
@@ -104,3 +109,105 @@ def test_one_of_each_is_a_comparison_as_ever(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["mu"], result["learning_rate"]) == (2.0, 0.3)
     assert set(result["mechanisms"][0]) == MECHANISM_KEYS | TRAIN_LOSS
+
+
+SMALL = ["--graph", "ring:n=3", "--epochs", "2", "--period", "2", "--seeds", "1", "--delta", "1e-5"]
+BINS = [*SMALL, "--participation", "balls-in-bins", "--adjacency", "zero-out"]
+
+
+def compare(capsys, *arguments):
+    assert main(["compare", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparing, "left_out", lambda mechanism, task: "the mean")
+    options = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
+    result = compare(capsys, *BINS, *options, "--out", str(tmp_path))
+    assert (result["mu"], result["epsilon"], result["config"]["mu"]) == (None, 2.0, None)
+    assert result["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 2, "period": 2}
+    none, *private = result["mechanisms"]
+    assert (none["mu"], none["epsilon"]) == (None, "inf")
+    for row in private:
+        assert row["mu"] is None
+        assert row["objective"] > 0
+        assert 1.98 < row["epsilon"] <= 2
+        assert "balls-in-bins (epochs=2, bins=2)" in row["guarantee"]
+        assert row["guarantee"].endswith("\nnot covered, declared public: the mean")
+        assert row["final_test_loss_mean"] != row["last_test_loss_mean"]
+    assert "epsilon: 2 at delta" in result["guarantee"] or "epsilon: 1.99" in result["guarantee"]
+    assert result["guarantee"].endswith("\nnot covered, declared public: the mean")
+    assert step_frame(tmp_path / "steps.mfdl")["mu"].isna().all()
+    again = compare(capsys, *BINS, *options, "--out", str(tmp_path))  # nothing is run anew
+    assert again["runs"] == result["runs"]
+    assert main(["compare", *BINS, *options, "--out", str(tmp_path)]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "balls-in-bins" in output
+    assert "loss and accuracy: mean over the nodes of average:2." in output
+    assert "mu =" not in output
+    assert "objective" in output
+    assert main(["report", str(tmp_path)]) == 0
+    assert "ε = 2" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_several_budgets_are_told_apart_by_epsilon(capsys, tmp_path):
+    result = compare(capsys, *BINS, "--epsilon", "1,2", "--mechanisms", "none,dp-dsgd", "--out", str(tmp_path))
+    assert result["mu"] == [None]
+    runs = {(run["mechanism"], run["epsilon"]) for run in result["runs"]}
+    assert (len(runs), main(["report", str(tmp_path)])) == (3, 0)
+    page = (tmp_path / "report.html").read_text()
+    assert "ε = 1" in page
+    assert "ε = 2" in page
+
+
+@each(
+    "arguments, message",
+    (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
+    ([], "no mu; give --epsilon"),
+    (["--epsilon", "1", "--unit", "user"], "--unit user"),
+    (["--epsilon", "1", "--trust", "pndp", "--release", "all"], "--release all"),
+    (["--epsilon", "1", "--mechanisms", "zip-dl", "--across-trust-models"], "take dp_dsgd, decor or corn"),
+    (["--epsilon", "1", "--participation", "single"], "did you mean"),
+)
+def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys, tmp_path):
+    assert main(["compare", *BINS, *arguments, "--out", str(tmp_path / "none")]) == 2
+    output = capsys.readouterr()
+    assert (
+        message in output.err.replace("unknown", "did you mean") if message == "did you mean" else message in output.err
+    )
+    assert output.err.count("\n") == 1
+
+
+SMALLEST = {"graph": "ring:n=4", "epochs": 2, "period": 3, "adjacency": "zero-out", "epsilon": 2.0}
+RATES = [(name, 0.3 if name in options.SAMPLED_AT_A_RATE else None) for name in options.SECRET]
+
+
+def test_the_names_are_those_of_the_secret_schemes():
+    secret = {name: entry for name, entry in SCHEMES.items() if entry.build.secret}
+    assert set(options.SECRET) == set(secret)
+    assert set(options.SAMPLED_AT_A_RATE) == {name for name, entry in secret.items() if "rate" in entry.takes}
+
+
+@pytest.mark.parametrize(("name", "rate"), RATES)
+def test_account_meets_epsilon_of_every_victim(name, rate):
+    config = AccountConfig(mechanism="bsr", trust="ldp", participation=name, sampling_rate=rate, **SMALLEST)
+    answer = run_account(config, progress=False).answer
+    assert answer["participation"]["scheme"] == name
+    assert {row["adaptive_by"] for row in answer["victims"]} == {answer["victims"][0]["adaptive_by"]}
+    assert 1.9 < answer["worst_epsilon"] <= 2.0
+    assert answer["worst_mu"] is None
+    assert "Secret batches have no mu" in answer["notes"][-1]
+    assert Experiment(participation=name, sampling_rate=rate, **SMALLEST).scheme() == config.scheme()
+
+
+@each(
+    "options, words",
+    ({"participation": "cyclic-poisson"}, "needs --sampling-rate"),
+    ({"participation": "cyclic", "sampling_rate": 0.5}, "leave it out"),
+    ({"participation": "cyclic-poisson", "sampling_rate": 1.0}, "sampling_rate"),
+    ({"participation": "random-allocation", "all_attackers": True, "trust": "pndp"}, "random-allocation assumes"),
+)
+def test_what_does_not_fit_is_refused(options, words):
+    refuses(words, AccountConfig, mechanism="dp-dsgd", **{"trust": "ldp", **SMALLEST, **options})

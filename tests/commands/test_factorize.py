@@ -1,15 +1,25 @@
-"""`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps."""
+"""`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps; `--curvature` of the commands."""
+
+from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
+from mfdl import Cyclic, ErrorWeights, factorization
 from mfdl.commands import main
-from mfdl.commands.configs import FactorizeConfig
-from mfdl.commands.factorize import _show
+from mfdl.commands.factorize import FactorizeConfig, _show
+from mfdl.commands.factorize_jobs import run_factorize
+from mfdl.factorization import load
+from mfdl.runs.cells import Cell
+from mfdl.runs.experiment import Experiment
+from mfdl.runs.sweep_config import SweepConfig
 
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]
@@ -33,15 +43,13 @@ def factorize(capsys, *arguments, code=0):
     return answer_of(capsys, *SMALL, *arguments, code=code)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "status"),
-    [
-        ("mafalda", "optimal"),
-        ("mafalda-classes", "optimal"),
-        ("mafalda-l", "optimal"),
-        ("d-mf", "fixed"),
-        ("bsr", "fixed"),
-    ],
+@each(
+    "mechanism, status",
+    ("mafalda", "optimal"),
+    ("mafalda-classes", "optimal"),
+    ("mafalda-l", "optimal"),
+    ("d-mf", "fixed"),
+    ("bsr", "fixed"),
 )
 def test_json_keys_and_certificate(mechanism, status, capsys):
     answer = factorize(capsys, "--mechanism", mechanism)
@@ -54,7 +62,7 @@ def test_json_keys_and_certificate(mechanism, status, capsys):
 
 
 def test_loss_is_the_objective_of_the_algorithm_at_the_decentralized_gram(capsys):
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4")))
+    dynamics = dynamics_on(mfdl.graphs.load("path:n=4"))
     part = mfdl.Cyclic(epochs=3, period=4)
     H = mfdl.factorization.problem(dynamics, part).error_gram
     for name in ("d-mf", "bsr"):
@@ -70,8 +78,7 @@ def test_objective_weights_and_solver_reach_the_problem(capsys):
     plain = factorize(capsys)["objective"]
     assert factorize(capsys, "--counted-models", "message")["objective"] > plain
     autodiff = factorize(capsys, "--solver", "autodiff", "--device", "cpu")
-    assert autodiff["status"] == "optimal"
-    assert autodiff["objective"] == pytest.approx(plain, rel=2e-4)
+    assert (autodiff["status"], autodiff["objective"]) == ("optimal", pytest.approx(plain, rel=2e-4))
     both = factorize(capsys, "--mechanism", "kronecker")["objective"]
     last = factorize(capsys, "--mechanism", "kronecker", "--error-weights", "last:4:0.01")
     assert (last["error_weights"], last["objective"] < both) == ("last:4:0.01", True)
@@ -127,16 +134,13 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
     assert {name: loaded.header[name] for name in expected} == expected
     assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(loaded.header["versions"])
     again = factorize(capsys, "--mechanism", f"file:{file}")
-    assert again["status"] == "fixed"
-    assert again["objective"] == pytest.approx(answer["objective"])
+    assert (again["status"], again["objective"]) == ("fixed", pytest.approx(answer["objective"]))
     assert again["lower_bound"] == pytest.approx(answer["lower_bound"])
     assert main(["factorize", "--graph", "path:n=4", "--mechanism", f"file:{file}"]) == 2  # of other steps
     assert "was made for" in capsys.readouterr().err
 
 
 # ---- noise over nodes, and over time and nodes -----------------------------------------------------------------------
-
-
 def test_noise_over_nodes(capsys):
     """Certified corn below its pairwise form, which is decor against an outsider; --max-inverse-diagonal scales it."""
     corn = answer_of(capsys, *RING, "--mechanism", "corn", "--tolerance", "1e-6")
@@ -170,7 +174,7 @@ def test_noise_over_time_and_nodes(capsys):
 
 
 def objectives(names, ring, part, trust):
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring))
+    dynamics = dynamics_on(ring)
     options = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0}
     build = mfdl.algorithms.registry.build
     return [mfdl.calibrate(build(name, dynamics, part), mfdl.Privacy(**options), mu=2.0).objective for name in names]
@@ -211,31 +215,26 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
     assert shared == pytest.approx(without * answer["objective"] / alone["objective"], rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "texts"),
-    [
-        (
-            ["--mechanism", "bsr", *SMALL],
-            [
-                "lower bound",
-                "gap │ at most 9.325 %",
-                "at most 9.325 % above that of the best encoder of any shape (certified)",
-            ],
-        ),
-        (
-            ["--mechanism", "corn", *RING, "--groups", "g.json"],
-            ["at most", "above that of the best private noise with these 2 seed groups, against an outsider (cert"],
-        ),
-        (["--mechanism", "corn", *RING], ["above that of the best covariance over nodes (certified)"]),
-        (
-            ["--mechanism", "decor", *RING, "--coalition", "1"],
-            ["best covariance over nodes, against an outsider (certified)"],
-        ),
-        (
-            ["--mechanism", "decor", *RING],
-            ["pairwise std", "private std", "an outsider", "the best covariance over nodes"],
-        ),
-    ],
+@each(
+    "options, texts",
+    (
+        ["--mechanism", "bsr", *SMALL],
+        [
+            "lower bound",
+            "gap │ at most 9.325 %",
+            "at most 9.325 % above that of the best encoder of any shape (certified)",
+        ],
+    ),
+    (
+        ["--mechanism", "corn", *RING, "--groups", "g.json"],
+        ["at most", "above that of the best private noise with these 2 seed groups, against an outsider (cert"],
+    ),
+    (["--mechanism", "corn", *RING], ["above that of the best covariance over nodes (certified)"]),
+    (
+        ["--mechanism", "decor", *RING, "--coalition", "1"],
+        ["best covariance over nodes, against an outsider (certified)"],
+    ),
+    (["--mechanism", "decor", *RING], ["pairwise std", "private std", "an outsider", "the best covariance over nodes"]),
 )
 def test_the_table_and_what_the_certificate_ranges_over(options, texts, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -246,46 +245,42 @@ def test_the_table_and_what_the_certificate_ranges_over(options, texts, capsys, 
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gossip", "unifrom"], "did you mean 'uniform'"),
-        (["--graph", "florentin"], "did you mean 'florentine'"),
-        (["--graph", "parts.csv"], "--largest-component"),
-        (["--graph", "path:n=4", "--gossip", "w.npy"], "1.25"),
-        (["--counted-models", "post"], "unknown counted_models 'post'"),
-        (["--solver", "densee"], "did you mean 'dense'"),
-        (["--epochs", "0"], "epochs must be an integer >= 1"),
-        (["--period", "-2"], "period must be an integer >= 1"),
-        (["--tolerance", "0"], "tolerance must be"),
-        (["--max-iterations", "0"], "max_iterations must be"),
-        (["--jobs", "0"], "jobs must be"),
-        (["--out", "parts.csv/enc.npz"], "cannot write"),
-        (["--out", "taken.npz"], "it is a folder"),
-        (["--mechanism", "file:none.npz"], "cannot read"),
-        (["--mechanism", "none"], "unknown mechanism 'none'"),
-        (["--mechanism", "mafalda-l", "--solver", "autodiff"], "--solver dense only"),
-        (["--mechanism", "mafalda", "--coalition", "1"], "--coalition does not apply to mafalda"),
-        (["--mechanism", "corm"], "did you mean 'corn'"),
-        (["--mechanism", "corn", "--epochs", "3"], "--epochs does not apply to corn"),
-        (["--mechanism", "corn", "--coalition", "15"], "below the number of nodes"),
-        (["--mechanism", "corn", "--groups", "absent.json"], "cannot read"),
-        (["--mechanism", "corn", "--max-inverse-diagonal", "0"], "max_inverse_diagonal"),
-        (["--mechanism", "corn", "--coalition", "1", "--solver", "simplex"], "solver"),
-        (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
-        (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
-        (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
-        (["--mechanism", "per-mode", "--coalition", "1"], "--coalition does not apply to per-mode"),
-        (["--mechanism", "joint", "--groups", "g.json"], "--groups does not apply to joint"),
-        (["--mechanism", "joint", "--epochs", "100"], "limited to T n"),
-        (["--mechanism", "kronecker", "--horizon", "2"], "--horizon does not apply to kronecker"),
-        (["--mechanism", "kronecker", "--solver", "autodiff"], "--solver does not apply to kronecker"),
-        (["--mechanism", "kronecker", "--error-weights", "first:3"], "first"),
-        (["--mechanism", "kronecker", "--error-weights", "last:4000"], "counts the last 4000"),
-        (["--mechanism", "kronecker", "--gossip", "uniform"], "metropolis-hastings"),
-    ],
+@each(
+    "arguments, message",
+    (["--gossip", "unifrom"], "did you mean 'uniform'"),
+    (["--graph", "florentin"], "did you mean 'florentine'"),
+    (["--graph", "parts.csv"], "--largest-component"),
+    (["--graph", "path:n=4", "--gossip", "w.npy"], "1.25"),
+    (["--counted-models", "post"], "unknown counted_models 'post'"),
+    (["--solver", "densee"], "did you mean 'dense'"),
+    (["--epochs", "0"], "epochs must be an integer >= 1"),
+    (["--period", "-2"], "period must be an integer >= 1"),
+    (["--tolerance", "0"], "tolerance must be"),
+    (["--max-iterations", "0"], "max_iterations must be"),
+    (["--jobs", "0"], "jobs must be"),
+    (["--out", "parts.csv/enc.npz"], "cannot write"),
+    (["--out", "taken.npz"], "it is a folder"),
+    (["--mechanism", "file:none.npz"], "cannot read"),
+    (["--mechanism", "none"], "unknown mechanism 'none'"),
+    (["--mechanism", "mafalda-l", "--solver", "autodiff"], "--solver dense only"),
+    (["--mechanism", "mafalda", "--coalition", "1"], "--coalition does not apply to mafalda"),
+    (["--mechanism", "corm"], "did you mean 'corn'"),
+    (["--mechanism", "corn", "--epochs", "3"], "--epochs does not apply to corn"),
+    (["--mechanism", "corn", "--coalition", "15"], "below the number of nodes"),
+    (["--mechanism", "corn", "--groups", "absent.json"], "cannot read"),
+    (["--mechanism", "corn", "--max-inverse-diagonal", "0"], "max_inverse_diagonal"),
+    (["--mechanism", "corn", "--coalition", "1", "--solver", "simplex"], "solver"),
+    (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
+    (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
+    (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
+    (["--mechanism", "per-mode", "--coalition", "1"], "--coalition does not apply to per-mode"),
+    (["--mechanism", "joint", "--groups", "g.json"], "--groups does not apply to joint"),
+    (["--mechanism", "joint", "--epochs", "100"], "limited to T n"),
+    (["--mechanism", "kronecker", "--horizon", "2"], "--horizon does not apply to kronecker"),
+    (["--mechanism", "kronecker", "--solver", "autodiff"], "--solver does not apply to kronecker"),
+    (["--mechanism", "kronecker", "--error-weights", "first:3"], "first"),
+    (["--mechanism", "kronecker", "--error-weights", "last:4000"], "counts the last 4000"),
+    (["--mechanism", "kronecker", "--gossip", "uniform"], "metropolis-hastings"),
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -301,22 +296,16 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"mechanism": "mafalda", "horizon": 3},
-            "--horizon does not apply to mafalda: .*; got 3, leave it out",
-        ),
-        ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
-        ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
-        ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
-        ({"mechanism": "per-mode", "groups": Path("g.json")}, "--groups does not apply to per-mode"),
-    ],
+@each(
+    "fields, message",
+    ({"mechanism": "mafalda", "horizon": 3}, "--horizon does not apply to mafalda: .*; got 3, leave it out"),
+    ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
+    ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
+    ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
+    ({"mechanism": "per-mode", "groups": Path("g.json")}, "--groups does not apply to per-mode"),
 )
 def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fields, message):
-    with pytest.raises(mfdl.InvalidInput, match=message):
-        FactorizeConfig(**fields)
+    refuses(message, FactorizeConfig, **fields)
     usual = {name: getattr(FactorizeConfig, name) for name in fields} | {"mechanism": fields["mechanism"]}
     assert FactorizeConfig(**usual) == FactorizeConfig(mechanism=fields["mechanism"])
 
@@ -354,3 +343,78 @@ def test_a_gap_is_no_smaller_than_the_error_of_the_estimate(error, gap, capsys):
     assert gap in output
     assert ("lower bound" in output) == (error == 0.01)
     assert ("up to the error of the estimate, 0.4 %" in output) == (error == 12.0)
+
+
+CURVED = {"graph": "ring:n=4", "epochs": 2, "period": 3, "curvature": "power:1:20"}
+
+
+@pytest.mark.parametrize("mechanism", ["mafalda", "kronecker", "corn", "bsr"])
+def test_factorize_is_for_the_curvature_at_the_rate(mechanism, tmp_path):
+    over_time = {} if mechanism == "corn" else {"epochs": 2, "period": 3}
+    results = [
+        run_factorize(
+            FactorizeConfig(mechanism=mechanism, graph="ring:n=4", curvature="power:1:20", lr=lr, **over_time),
+            tmp_path / f"{lr}.mfdl",
+        )
+        for lr in (0.5, 1.5)
+    ]
+    assert results[0]["error_weights"] == "all/curvature=power:1:20"
+    assert results[0]["objective"] >= results[0]["lower_bound"] > 0
+    assert load(tmp_path / "0.5.mfdl").header["error_weights"] == "all/curvature=power:1:20"
+    if mechanism == "corn":  # one step, after which nothing contracts
+        assert_allclose(results[0]["objective"], results[1]["objective"])
+        return
+    assert results[1]["objective"] != pytest.approx(results[0]["objective"], rel=1e-3)  # in units of the squared rate
+    if mechanism == "mafalda":
+        dynamics = dynamics_on("ring:n=4", 0.5)
+        weights = ErrorWeights(curvature="power:1:20")
+        best = factorization.factorize(dynamics, Cyclic(2, 3), weights=weights)
+        assert_allclose(results[0]["objective"], best.objective)
+
+
+def test_released_models_and_those_on_the_way_keep_the_curvature():
+    config = FactorizeConfig(**CURVED, error_weights="released/on-the-way=0.3", release_model="average:2")
+    assert config.weights.describe() == "released:average:2/on-the-way=0.3/curvature=power:1:20"
+    assert FactorizeConfig(**CURVED, release_model="last+2").weights.describe() == (
+        "released:last+2/curvature=power:1:20"
+    )
+
+
+def test_mechanisms_that_optimise_are_named_by_it():
+    names = ("none", "dp-dsgd", "mafalda", "mafalda@last:2", "mafalda@all/curvature=power:2:5")
+    config = Experiment(mechanisms=names, **CURVED)
+    expected = (
+        "none", "dp-dsgd", "mafalda@all/curvature=power:1:20", "mafalda@last:2/curvature=power:1:20",
+        "mafalda@all/curvature=power:2:5",
+    )  # fmt: skip
+    assert config.mechanisms == expected
+    assert Experiment(**{**CURVED, "mechanisms": expected}).mechanisms == expected
+    cells = [
+        Cell(Experiment(mechanisms=(name,), **{**CURVED, "curvature": curvature}, seeds=1))
+        for name, curvature in ((expected[2], None), ("mafalda", "power:1:20"))
+    ]
+    assert cells[0] == cells[1]
+    sweep = SweepConfig(mechanisms=("dp-dsgd", "mafalda"), learning_rate=[0.1, 0.2], **CURVED)
+    assert {cell.mechanism for cell in sweep.cells()} == {"dp-dsgd", "mafalda@all/curvature=power:1:20"}
+
+
+@each(
+    "changed, message",
+    ({"learning_rate": 2.0}, "training diverges; lower the rate"),
+    ({"momentum": 0.5}, "covered without momentum"),
+    ({"clip_schedule": "inverse-sqrt"}, "scales gradients, and with them the curvature"),
+    ({"curvature": "powr:1"}, "did you mean 'power'"),
+    ({"curvature": "nowhere.npy"}, "cannot be read"),
+)
+def test_runs_that_do_not_have_it_are_refused_before_any_work(changed, message):
+    refuses(message, Experiment, **{"mechanisms": ("mafalda",), **CURVED, **changed})
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    file = tmp_path / "public.npy"
+    largest = []
+    for scale, stamp in ((1.0, 1), (2.0, 2)):
+        np.save(file, scale * np.eye(3))
+        os.utime(file, (stamp, stamp))
+        largest.append(ErrorWeights(curvature=f"features:{file}").curvature.largest)
+    assert_allclose(largest, [1 / 3, 4 / 3])

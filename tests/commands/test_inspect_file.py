@@ -34,28 +34,14 @@ def test_json_says_what_a_task_reads(folder, capsys):
     value = json.loads(out)
     columns = {column.pop("name"): column for column in value.pop("columns")}
     assert {name: column["role"] for name, column in columns.items()} == {
-        "id": "unused",
-        "age": "feature",
-        "price": "feature",
-        "left": "target",
-        "node": "node",
-    }
+        "id": "unused", "age": "feature", "price": "feature", "left": "target", "node": "node",
+    }  # fmt: skip
     assert value == {
-        "path": "own.csv",
-        "format": "CSV",
-        "rows": 40,
-        "target": "left",
-        "kind": "classification",
-        "classes": ["0", "1"],
-        "features": 2,
-        "train_records": 32,
-        "test_records": 8,
-        "nodes": 4,
-        "records_of_nodes": [8, 8],
-        "task": "left-linear",
-        "content_hash": tasks.load(text, "ring:n=4").content_hash,
+        "path": "own.csv", "format": "CSV", "rows": 40, "target": "left", "kind": "classification",
+        "classes": ["0", "1"], "features": 2, "train_records": 32, "test_records": 8, "nodes": 4,
+        "records_of_nodes": [8, 8], "task": "left-linear", "content_hash": tasks.load(text, "ring:n=4").content_hash,
         "refused": None,
-    }
+    }  # fmt: skip
     out, _ = answer(capsys, text)
     assert "train records of a node: 8 to 8, on 4 nodes" in out
     assert "content hash" not in out

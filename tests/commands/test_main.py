@@ -1,19 +1,25 @@
-"""The command line as a whole: start-up, help, refusals, and one config for Python, TOML and options."""
+"""The command line as a whole: start-up, help, names, refusals, one config everywhere, and what other packages add."""
 
 import dataclasses
+import importlib.metadata
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import typer
+from vocabulary import dynamics_on, each, refuses
 
 import mfdl
+from mfdl import EveryStep, algorithms, extensions, trust
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import app, main
 from mfdl.commands.attack import AttackConfig
 from mfdl.commands.audit import AuditConfig
 from mfdl.commands.configs import AccountConfig, FactorizeConfig
 from mfdl.runs.experiment import Experiment
+from mfdl.trust.base import MODELS
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
 CONFIGS = {config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, Experiment, FactorizeConfig)}
@@ -53,15 +59,13 @@ def test_console_script_runs_in_a_process_of_its_own(start):
     assert done.stderr.startswith("mfdl: unknown command 'factorise'; did you mean 'factorize'?")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["comapre"], "did you mean 'compare'"),
-        (["compare", "--epoch", "3"], "--epochs"),
-        (["compare", "--epochs", "many"], "--epochs must be a whole number, got 'many'"),
-        (["factorize", "--mechanism", "mafald"], "did you mean 'mafalda'"),
-        (["compare", "--config", "missing.toml"], "cannot read --config missing.toml"),
-    ],
+@each(
+    "arguments, message",
+    (["comapre"], "did you mean 'compare'"),
+    (["compare", "--epoch", "3"], "--epochs"),
+    (["compare", "--epochs", "many"], "--epochs must be a whole number, got 'many'"),
+    (["factorize", "--mechanism", "mafald"], "did you mean 'mafalda'"),
+    (["compare", "--config", "missing.toml"], "cannot read --config missing.toml"),
 )
 def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
     assert main(arguments) == 2
@@ -84,7 +88,6 @@ def test_mechanism_and_mechanisms_are_one_option(name, tmp_path, capsys):
 
 
 # ---- a config is its options ---------------------------------------------------------------------------------------
-
 VALUES = {  # of a field, in a file: what its default is not
     "trust": "released", "graph": "ring:n=5", "adjacency": "zero-out", "mechanism": "mafalda",
     "mechanisms": "bsr,none",
@@ -126,8 +129,7 @@ def test_python_and_toml_say_the_same(name, tmp_path):
     assert dataclasses.replace(loaded) == loaded
     (tmp_path / "results.json").write_text(json.dumps({"config": loaded.options()}))
     assert config.load(tmp_path / "results.json") == loaded  # what is kept reads back
-    with pytest.raises(mfdl.InvalidInput, match="graph: must be a text, got 3"):
-        config.load(toml(tmp_path, "graph = 3"))
+    refuses("graph: must be a text, got 3", lambda: config.load(toml(tmp_path, "graph = 3")))
 
 
 def toml(folder, text):
@@ -160,40 +162,35 @@ class TestConfigFiles:
         assert main(["account", "--config", str(tmp_path / "results.json"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["steps"] == 3
 
-    @pytest.mark.parametrize(
-        ("name", "content", "message"),
-        [
-            ("o.toml", "epoch = 3", "epoch: unknown key; did you mean 'epochs'?"),
-            ("o.toml", "epochs = ", "is not valid TOML"),
-            ("o.toml", "epochs = [1, 2]", "epochs: must be a text, a number or a list of texts"),
-            ("o.toml", "json = true", "json: unknown key"),
-            ("o.toml", 'epochs = "2"', "epochs: must be an integer, got '2'; write it without quotes"),
-            ("o.toml", 'tolerance = "1"', "tolerance: must be a number, got '1'; write it without quotes"),
-            ("o.toml", "epochs = true", "epochs: must be an integer, got True"),
-            ("o.toml", "graph = 3", "graph: must be a text, got 3"),
-            ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
-            ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
-            ("results.json", "{}", "no `config` object"),
-            ("results.json", "{", "is not valid JSON"),
-        ],
+    @each(
+        "name, content, message",
+        ("o.toml", "epoch = 3", "epoch: unknown key; did you mean 'epochs'?"),
+        ("o.toml", "epochs = ", "is not valid TOML"),
+        ("o.toml", "epochs = [1, 2]", "epochs: must be a text, a number or a list of texts"),
+        ("o.toml", "json = true", "json: unknown key"),
+        ("o.toml", 'epochs = "2"', "epochs: must be an integer, got '2'; write it without quotes"),
+        ("o.toml", 'tolerance = "1"', "tolerance: must be a number, got '1'; write it without quotes"),
+        ("o.toml", "epochs = true", "epochs: must be an integer, got True"),
+        ("o.toml", "graph = 3", "graph: must be a text, got 3"),
+        ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
+        ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
+        ("results.json", "{}", "no `config` object"),
+        ("results.json", "{", "is not valid JSON"),
     )
     def test_refused(self, name, content, message, tmp_path, capsys):
         (tmp_path / name).write_text(content)
         assert main(["factorize", "--config", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
-        with pytest.raises(mfdl.InvalidInput, match=message.partition(";")[0].replace("?", ".")):
-            FactorizeConfig.load(tmp_path / name)
+        refuses(message.partition(";")[0].replace("?", "."), FactorizeConfig.load, tmp_path / name)
 
 
 LONG = ["--epochs", "1001", "--period", "1000"]
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
-    [
-        ["attack", "--attacker", "0", "--steps", "1000001"],
-        *([name, *LONG] for name in ("audit", "account", "factorize")),
-    ],
+    ["attack", "--attacker", "0", "--steps", "1000001"],
+    *([name, *LONG] for name in ("audit", "account", "factorize")),
     ids=lambda arguments: arguments[0],
 )
 def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, capsys):
@@ -215,22 +212,17 @@ def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, cap
     assert main([*last_two, str(largest - 1), "--out", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["account", "--epsilon", "2"], "--epsilon 2 needs --delta in (0, 1), e.g. --delta 1e-6"),
-        (["compare", "--epsilon", "1,2"], "--epsilon 1 needs --delta"),
-        (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
-        (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
-        (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
-        (
-            ["account", "--adjacency", "substitution"],
-            "unknown adjacency 'substitution'; it is called 'replace-one' here.",
-        ),
-        (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
-        (["compare", "--learning-rate", "1"], "it is called --lr here."),
-        (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
-    ],
+@each(
+    "command, message",
+    (["account", "--epsilon", "2"], "--epsilon 2 needs --delta in (0, 1), e.g. --delta 1e-6"),
+    (["compare", "--epsilon", "1,2"], "--epsilon 1 needs --delta"),
+    (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
+    (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
+    (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
+    (["account", "--adjacency", "substitution"], "unknown adjacency 'substitution'; it is called 'replace-one"),
+    (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
+    (["compare", "--learning-rate", "1"], "it is called --lr here."),
+    (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
 )
 def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
     command, message, tmp_path, monkeypatch, capsys
@@ -245,3 +237,138 @@ def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
 def test_a_keyword_of_another_library_is_known_in_python():
     with pytest.raises(TypeError, match="argument 'max_grad_norm'; it is called 'clip_norm' here"):
         mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", max_grad_norm=1.0)
+
+
+EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
+
+
+def test_mechanisms_as_json_are_the_registry(capsys):
+    assert main(["mechanisms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(EVERY)
+    for row in rows:
+        assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
+    parameters = {row["name"]: row["parameters"] for row in rows}
+    assert parameters["decor"] == {"sigma_ldp": "float", "sigma_cor": "float"}
+    assert parameters["zip-dl"]["self_messages"] == "bool"
+
+
+def test_mechanisms_as_a_table(capsys):
+    assert main(["mechanisms"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    for name in EVERY:
+        assert name in output.out
+    assert "file:FILE" in output.out
+
+
+def test_help_of_the_module_has_a_row_for_every_trust_model():
+    rows = [line.strip("| ").split(" | ") for line in (trust.__doc__ or "").splitlines() if line.startswith("| ")]
+    assert [row[0].partition("(")[0] for row in rows[2:]] == list(MODELS)
+    assert [row[1:] for row in rows[2:]] == [
+        [entry.seen, entry.gradients_known, entry.noise_known] for entry in MODELS.values()
+    ]
+
+
+def test_trust_says_where_messages_are_hidden():
+    algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4"), EveryStep(1))
+    needed = {"colluding": {"colluders": [0]}, "coalitions": {"coalition_size": 1}}
+    for name, entry in MODELS.items():
+        assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(algorithm), name
+
+
+def test_trust_list(capsys):
+    assert main(["trust", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(MODELS)
+    keys = {"name", "attacker", "seen", "gradients_known", "noise_known", "release", "options"}
+    assert all(set(row) == keys for row in rows)
+    assert {row["name"]: row["options"] for row in rows if row["options"]} == {
+        "pndp": ["--attackers A,B", "--all-attackers"],
+        "colluding": ["--colluders A,B"],
+        "coalitions": ["--coalition-size Q"],
+        "secure-sum": ["--attackers A,B"],
+    }
+    assert main(["trust", "list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in MODELS)
+
+
+def test_trust_explain(capsys):
+    for name, entry in MODELS.items():
+        assert main(["trust", "explain", name, "--json"]) == 0
+        words = json.loads(capsys.readouterr().out)
+        assert (words["name"], words["attacker"]) == (name, entry.observer)
+        assert main(["trust", "explain", name]) == 0
+        output = capsys.readouterr().out
+        assert all(part in output for part in (words["attacker"], words["seen"], *words["options"]))
+    assert main(["trust", "explain", "eavesdroper"]) == 2
+    assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err
+
+
+def say_hello(name: str = "you") -> None:
+    """Greet."""
+    typer.echo(f"hello {name}")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Entry points by group, in place of those of this installation."""
+    entries = {}
+
+    def entry_points(*, group, name=None):
+        of_group = [entry for entry in entries.get(group, []) if name in (None, entry.name)]
+        return importlib.metadata.EntryPoints(of_group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+
+    def install(group, name, value):
+        entries.setdefault(group, []).append(importlib.metadata.EntryPoint(name, value, group))
+
+    return install
+
+
+def listed():
+    return typer.main.get_command(app).list_commands(SimpleNamespace())
+
+
+def test_a_command_of_another_package_is_listed_runs_and_corrects_its_name(installed, capsys):
+    installed(extensions.COMMANDS, "greet", f"{__name__}:say_hello")
+    assert listed().index("report") < listed().index("greet") < listed().index("mechanisms")
+    assert (main(["greet", "--name", "all"]), capsys.readouterr().out) == (0, "hello all\n")
+    assert main(["--help"]) == 0
+    assert "greet       Greet." in capsys.readouterr().out
+    assert main(["gret"]) == 2
+    assert "did you mean 'greet'?" in capsys.readouterr().err
+
+
+def test_no_package_replaces_a_command_of_this_one(installed, capsys):
+    installed(extensions.COMMANDS, "trust", f"{__name__}:say_hello")
+    assert (listed().count("trust"), main(["trust", "list", "--json"])) == (1, 0)
+    assert len(json.loads(capsys.readouterr().out)) == 9
+
+
+def test_commands_of_this_package_do_not_look_for_others(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: pytest.fail("looked"))
+    assert main(["trust", "explain", "pndp"]) == 0
+
+
+def test_without_other_packages_there_are_ours(installed, capsys):
+    assert "claims" not in listed()
+    assert main(["claims"]) == 2
+    assert "unknown command 'claims'" in capsys.readouterr().err
+
+
+def test_without_a_bibliography_citing_says_what_to_install(installed, capsys):
+    assert main(["mechanisms", "--mechanism", "corn", "--cite"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "--cite needs the bibliography of mfdl_papers" in output.err
+    assert "pip install mfdl" in output.err
+
+
+@pytest.mark.parametrize("value", ["no_such_package.commands:run", f"{__name__}:no_such_function"])
+def test_an_entry_that_cannot_be_imported_says_what_to_install(installed, value):
+    installed(extensions.COMMANDS, "broken", value)
+    refuses(r"'broken' of mfdl\.commands is .* cannot", extensions.load, extensions.COMMANDS, "broken")
+    assert main(["broken"]) == 2

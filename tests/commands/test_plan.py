@@ -5,6 +5,7 @@ import json
 
 import pytest
 from _privacy import applied
+from vocabulary import each
 
 import mfdl
 from mfdl.commands import main
@@ -58,18 +59,16 @@ def test_secret_batches_and_releases_of_averages_have_names_that_are_read_back(c
         assert (design.participation, design.release_model) == (row["participation"], row["release_model"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["plan", "--mu", "1"], "give --records N"),
-        (SMALL, "give one budget"),
-        ([*SMALL, "--mu", "1", "--epsilon", "2"], "give one budget"),
-        ([*SMALL, "--mu", "1", "--batches", "1,x"], "--batches must be whole numbers"),
-        ([*SMALL, "--mu", "1", "--gossip-rounds", "0"], "--gossip-rounds must be whole numbers"),
-        ([*SMALL, "--mu", "1", "--mechanisms", "mafald"], "did you mean 'mafalda'"),
-        ([*SMALL, "--mu", "1", "--trust", "pndq"], "unknown trust model"),
-        ([*SMALL, "--mu", "1", "--messages", "1"], "no design is left"),
-    ],
+@each(
+    "arguments, words",
+    (["plan", "--mu", "1"], "give --records N"),
+    (SMALL, "give one budget"),
+    ([*SMALL, "--mu", "1", "--epsilon", "2"], "give one budget"),
+    ([*SMALL, "--mu", "1", "--batches", "1,x"], "--batches must be whole numbers"),
+    ([*SMALL, "--mu", "1", "--gossip-rounds", "0"], "--gossip-rounds must be whole numbers"),
+    ([*SMALL, "--mu", "1", "--mechanisms", "mafald"], "did you mean 'mafalda'"),
+    ([*SMALL, "--mu", "1", "--trust", "pndq"], "unknown trust model"),
+    ([*SMALL, "--mu", "1", "--messages", "1"], "no design is left"),
 )
 def test_bad_input_is_one_line_that_says_what_to_change(arguments, words, capsys):
     assert main(arguments) == 2

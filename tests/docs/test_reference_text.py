@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vocabulary import each
 
 import mfdl
 
@@ -28,21 +29,19 @@ def link(label, name):
     return docstrings.target(label, name, value)
 
 
-@pytest.mark.parametrize(
-    ("label", "name", "full"),
-    [
-        ("save", "mfdl.Mechanism.load", "mfdl.Mechanism.save"),
-        ("load", "mfdl.graphs.load_sparse", "mfdl.graphs.load"),
-        ("partition.parse", "mfdl.tasks.from_module", "mfdl.partition.parse"),
-        ("Task", "mfdl.tasks.from_module", "mfdl.tasks.Task"),
-        ("NoiseObjective.estimated", "mfdl.replay", "mfdl.objective.NoiseObjective.estimated"),
-        ("factorization.save", "mfdl.replay", "mfdl.factorization.save"),
-        ("calibrate", "mfdl.trust.LDP", "mfdl.calibrate"),
-        ("load", "mfdl.Cyclic", None),  # of whom?
-        ("sweep", "mfdl.pairwise", "mfdl.sweep"),
-        ("trust", "mfdl.account", None),  # an argument
-        ("nothing_such", "mfdl.replay", None),
-    ],
+@each(
+    "label, name, full",
+    ("save", "mfdl.Mechanism.load", "mfdl.Mechanism.save"),
+    ("load", "mfdl.graphs.load_sparse", "mfdl.graphs.load"),
+    ("partition.parse", "mfdl.tasks.from_module", "mfdl.partition.parse"),
+    ("Task", "mfdl.tasks.from_module", "mfdl.tasks.Task"),
+    ("NoiseObjective.estimated", "mfdl.replay", "mfdl.objective.NoiseObjective.estimated"),
+    ("factorization.save", "mfdl.replay", "mfdl.factorization.save"),
+    ("calibrate", "mfdl.trust.LDP", "mfdl.calibrate"),
+    ("load", "mfdl.Cyclic", None),  # of whom?
+    ("sweep", "mfdl.pairwise", "mfdl.sweep"),
+    ("trust", "mfdl.account", None),  # an argument
+    ("nothing_such", "mfdl.replay", None),
 )
 def test_a_name_links_to_what_the_documented_object_means_by_it(label, name, full):
     assert link(label, name) == full

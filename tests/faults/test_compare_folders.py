@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from vocabulary import refuses
 
 from mfdl import files
 from mfdl.commands import main
@@ -95,14 +96,12 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
 
     with monkeypatch.context() as patch:
         patch.setattr(comparing.Path, "unlink", killed)
-        with pytest.raises(Killed):
-            main([*ARGUMENTS, "--overwrite"])
+        refuses(".", main, [*ARGUMENTS, "--overwrite"], error=Killed)
     assert json.loads((out / comparing.RESULTS).read_text())["runs"] == []
     assert (out / comparing.PNG).exists()
     with monkeypatch.context() as patch:
         patch.setattr(comparing, "run_missing", killed)
-        with pytest.raises(Killed):
-            main(ARGUMENTS)
+        refuses(".", main, ARGUMENTS, error=Killed)
     assert {path.name for path in out.iterdir()} == {"runs", "results.json", "steps.mfdl"}  # of its finished runs
 
 

@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from vocabulary import refuses
 
-from mfdl import factorization, files
+from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files
 from mfdl.commands import main
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
-from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
 
 GOSSIP = metropolis_hastings("ring:n=4")
@@ -208,8 +206,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
 
         monkeypatch.setattr(files.tempfile, "mkstemp", closed)
         monkeypatch.setattr(files.tempfile, "TemporaryFile", closed)
-    with pytest.raises(InvalidInput, match=f"cannot write {folder}.*Permission denied; choose a folder"):
-        save_checkpoint(folder, 2)
+    refuses(f"cannot write {folder}.*Permission denied; choose a folder", save_checkpoint, folder, 2)
     assert main(["factorize", "--graph", "ring:n=4", "--out", str(folder / "f")]) == 2
     assert "Permission denied" in capsys.readouterr().err
     assert content(tmp_path) == before
@@ -219,22 +216,19 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(InvalidInput, match=f"cannot write {pipe}: it is a device, a pipe or a socket"):
-        files.atomic_write_bytes(pipe, b"x")
+    refuses(f"cannot write {pipe}: it is a device, a pipe or a socket", files.atomic_write_bytes, pipe, b"x")
     assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("name", ["\x00", "a\x00b", "\udcff" * 300, "a" * 5000])
 def test_names_no_file_can_have(name, tmp_path):
-    with pytest.raises(InvalidInput, match="cannot write"):
-        files.atomic_write_bytes(tmp_path / name, b"x")
+    refuses("cannot write", files.atomic_write_bytes, tmp_path / name, b"x")
     assert content(tmp_path) == {}
 
 
 def test_text_that_is_no_utf8(tmp_path):
     for write, value in ((files.atomic_write_text, "\ud800"), (files.atomic_write_json, {"a": "\udcff"})):
-        with pytest.raises(InvalidInput, match="which UTF-8 cannot hold"):
-            write(tmp_path / "a", value)
+        refuses("which UTF-8 cannot hold", write, tmp_path / "a", value)
     assert content(tmp_path) == {}
 
 

@@ -2,7 +2,7 @@
 
 Noise that a solver found differs in its last bits from machine to machine (another BLAS, another number of threads).
 `fixed` rounds it to a grid, coarse against these differences, and what is stored is that of the rounded noise: the
-same numbers everywhere. What solvers find is compared in `test_golden_solutions.py`, within their accuracy.
+same numbers everywhere. What solvers find is compared in `test_golden_numbers.py`, within their accuracy.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import io
 import json
 
 import numpy as np
+from vocabulary import dynamics_on
 
 import mfdl
 from mfdl.__main__ import main
@@ -35,16 +36,11 @@ SCHEMES = {
     ),
 }
 TRUST = {
-    "ldp": mfdl.trust.LDP(),
-    "pndp": mfdl.trust.PNDP([0]),
-    "pndp of anyone": mfdl.trust.AnyReceiver(),
-    "eavesdropper": mfdl.trust.Eavesdropper(),
-    "colluding": mfdl.trust.Colluding([3]),
-    "coalitions": mfdl.trust.Coalitions(1),
-    "full-collusion": mfdl.trust.FullCollusion(),
-    "central": mfdl.trust.Central(),
-    "released": mfdl.trust.ReleasedOnly(),
-}
+    "ldp": mfdl.trust.LDP(), "pndp": mfdl.trust.PNDP([0]), "pndp of anyone": mfdl.trust.AnyReceiver(),
+    "eavesdropper": mfdl.trust.Eavesdropper(), "colluding": mfdl.trust.Colluding([3]),
+    "coalitions": mfdl.trust.Coalitions(1), "full-collusion": mfdl.trust.FullCollusion(),
+    "central": mfdl.trust.Central(), "released": mfdl.trust.ReleasedOnly(),
+}  # fmt: skip
 
 
 def mfdl_prints(*arguments):
@@ -62,7 +58,7 @@ def mechanism_names():
 
 @functools.cache
 def dynamics():
-    return mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=4"), 0.5)
+    return dynamics_on("path:n=4", 0.5)
 
 
 @functools.cache

@@ -1,20 +1,20 @@
-"""Streams: each step is that of nu N Z whatever was asked before, has the claimed covariance, and ends with N."""
+"""Streams: each step is that of nu N Z whatever was asked before, with the claimed covariance; memory."""
 
 import math
 import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from noises import KINDS, OwnNoise, all_steps, base_noise, cases, example
+from noises import KINDS, STRUCTURED, OwnNoise, all_steps, base_noise, cases, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput, UnusualSetting
-from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, stream
-from mfdl.noise.stream import NoiseStream
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
+from mfdl.noise import IndependentNoise, LocalNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, stream
+from mfdl.noise.stream import NoiseStream, StreamState
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
@@ -24,15 +24,10 @@ NU = 1.7
 NOISY = tuple(kind for kind in KINDS if kind not in ("zero", "messages"))
 
 
-@examples(200)
 @given(
-    case=cases(max_steps=6, max_nodes=3),
-    dim=st.integers(1, 5),
-    tensor=st.sampled_from([0, 1, 2**32 - 1]),
-    block_steps=st.integers(1, 7),
-    keep=st.booleans(),
-    data=st.data(),
-)
+    200, case=cases(max_steps=6, max_nodes=3), dim=st.integers(1, 5), tensor=st.sampled_from([0, 1, 2**32 - 1]),
+    block_steps=st.integers(1, 7), keep=st.booleans(), data=st.data(),
+)  # fmt: skip
 def test_however_it_is_cut_into_blocks_and_asked_for_it_is_nu_n_z(case, dim, tensor, block_steps, keep, data):
     noise, dense = case
     T, width = noise.num_steps, noise.slots_per_step
@@ -157,8 +152,6 @@ def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
 
 
 # ---- covariance -------------------------------------------------------------------------------------------
-
-
 def allowance(scale, dim, entries):
     """How far entries of a sample covariance of `dim` Gaussian vectors may lie from the truth.
 
@@ -208,8 +201,6 @@ def test_coordinates_are_independent():
 
 
 # ---- reuse and the end ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", NOISY)
 def test_no_two_keys_tensors_nodes_or_steps_share_noise(kind):
     """Each number alone: doubles of that precision collide by chance with probability below 1e-6."""
@@ -228,8 +219,7 @@ def test_a_step_beyond_the_mechanism_is_an_error(kind):
     stream = noise_stream(noise, NU, KEY, 2)
     assert stream.step(5).shape == (noise.slots_per_step, 2)
     for t in (6, 7, 32, 10**6, -1):
-        with pytest.raises(InvalidInput, match=rf"step must lie in \[0, 6\), got {t}.*calibrated for 6 steps"):
-            stream.step(t)
+        refuses(rf"step must lie in \[0, 6\), got {t}.*calibrated for 6 steps", stream.step, t)
 
 
 @pytest.mark.parametrize("kind", ["shared", "joint", "own"])
@@ -253,3 +243,119 @@ def test_base_noise_that_is_made_again_for_every_block_is_announced(monkeypatch)
         monkeypatch.setattr(stream, name, 1)
     with pytest.warns(UnusualSetting, match="40 steps, 3 columns and 4 coordinates"):
         noise_stream(example("shared", 40), NU, KEY, 4)
+
+
+SEED_KEY = NoiseKey.from_seed(3)
+
+
+@st.composite
+def steps_and_states(draw):
+    """(kind, T, numbers, orders): what is asked for before a state is taken, and after."""
+    T = draw(st.integers(1, 12))
+    numbers = np.array(draw(st.lists(st.integers(-4, 4), min_size=8, max_size=8))) / 8
+    step = st.integers(0, T - 1)
+    return (
+        draw(st.sampled_from(STRUCTURED)), T, numbers, draw(st.lists(step, max_size=5)),
+        draw(st.lists(step, min_size=1, max_size=5)),
+    )  # fmt: skip
+
+
+@given(150, case=steps_and_states(), keep=st.booleans())
+def test_resumed_anywhere_it_is_the_same_noise_bit_for_bit(case, keep):
+    """From nothing or from a state, whatever was asked before: C^-1 Z of the written encoder, and no bit of another."""
+    kind, T, numbers, before, after = case
+    noise = LocalNoise(structured_encoder(kind, numbers, T), 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "KEEP_BYTES", 2**30 if keep else 0)
+        first, straight = noise_stream(noise, 1.0, SEED_KEY, 3), noise_stream(noise, 1.0, SEED_KEY, 3)
+        for t in before:
+            first.step(t)
+        resumed = noise_stream(noise, 1.0, SEED_KEY, 3)
+        resumed.resume(first.state())
+        every = np.stack([straight.step(t) for t in range(T)])
+        for t in after:
+            assert_array_equal(resumed.step(t), every[t])
+            assert_array_equal(first.step(t), every[t])
+    wanted = np.linalg.solve(np.kron(noise.causal.encoder.dense(), np.eye(2)), base_noise(noise, SEED_KEY, 3))
+    assert_allclose(every.reshape(T * 2, 3), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", STRUCTURED)
+def test_a_state_of_another_stream_is_refused(kind):
+    """Its rows would be added to noise of other normals: part of them for a second time."""
+    noise = LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.5, 8), 9), 2)
+    other = LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.25, 8), 9), 2)
+    given_ = noise_stream(noise, 1.0, SEED_KEY, 3)
+    given_.step(4)
+    state = given_.state()
+    assert state.position == 5
+    streams = {
+        "another key": noise_stream(noise, 1.0, NoiseKey.from_seed(4), 3),
+        "another tensor": noise_stream(noise, 1.0, SEED_KEY, 3, 1),
+        "another encoder": noise_stream(other, 1.0, SEED_KEY, 3),
+        "fewer coordinates": noise_stream(noise, 1.0, SEED_KEY, 2),
+        "one column": noise_stream(noise, 1.0, SEED_KEY, 3, slots=[0]),
+    }
+    for other_stream in streams.values():
+        refuses("state must be of a stream", other_stream.resume, state)
+    first, foreign = (noise_stream(noise, 1.0, SEED_KEY, 3, slots=[node]) for node in (0, 1))
+    first.step(4)
+    refuses("of the same encoder, keys, columns", lambda: foreign.resume(first.state()))
+    refuses("state must be of a stream", lambda: given_.resume(StreamState(10, state.rows, state.mark)))
+    refuses(r"state must be what NoiseStream\.state", given_.resume, 5)
+    plain = noise_stream(example("shared", 9), 1.0, SEED_KEY, 3)
+    plain.resume(plain.state())  # nothing is kept, nothing to go on from
+
+
+def asked_of(noise, dim, options):
+    def base_of(columns):
+        base = base_columns(noise, HolderKeys.simulated(SEED_KEY), columns)
+
+        class Counted:
+            def block(self, steps, dim, *, tensor=0):
+                options.append(int(steps[0]))
+                return base.block(steps, dim, tensor=tensor)
+
+        return Counted()
+
+    return NoiseStream(noise, 1.0, base_of, dim)
+
+
+def test_each_way_to_a_row_takes_the_steps_it_is_made_of(monkeypatch):
+    inverse, buffered = (
+        LocalNoise(Inverse(Toeplitz([1.0, -0.5, 0.25], 50)), 1),
+        LocalNoise(Buffered([0.5], [0.5], 50), 1),
+    )
+    for noise, wanted in ((inverse, [38, 39, 40, 41, 8, 9, 10]), (buffered, [*range(42), *range(11)])):
+        requested = []
+        products = asked_of(noise, 4, requested)
+        for t in (40, 41, 10):
+            products.step(t)
+        assert requested == wanted
+    monkeypatch.setattr(stream, "KEEP_BYTES", 0)
+    requested = []
+    asked_of(inverse, 4, requested).step(40)
+    assert requested == [40, 39, 38]
+
+
+@pytest.mark.parametrize("T", [60, 240])
+def test_memory_is_that_of_the_structure(T, monkeypatch):
+    """Rows of 80 kB: a dense encoder takes a few blocks, bands their window, a buffer one row, whatever T is."""
+    dim, row = 10_000, 80_000
+    monkeypatch.setattr(stream, "KEEP_BYTES", 0)
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 4 * row)
+    bands = np.tri(T, 11) * 0.5 ** np.arange(11)
+    most = {
+        "dense": (np.linalg.inv(np.tri(T)), 4 * 6),
+        "banded": (Banded(bands), 10 + 7),
+        "buffered": (Buffered([0.5], [0.5], T), 1 + 7),
+        "kept fresh": (Inverse(Banded(bands)), 7),  # made again from counters
+    }
+    for name, (encoder, rows) in most.items():
+        noise_rows = noise_stream(LocalNoise(encoder, 1), 1.0, SEED_KEY, dim)
+        tracemalloc.start()
+        for t in (0, 1, 30, 31):
+            noise_rows.step(t)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < rows * row + 8 * T * T, name

@@ -7,20 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import dynamics_on, each, given, refuses, st
 
-from mfdl import Privacy, algorithms, gossip, graphs
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, graphs
 from mfdl.factorization import evaluate, factorize, problem, square_root_encoder
 from mfdl.factorization.temporal import EstimatedFactorization, EstimatedProblem
-from mfdl.objective import ErrorWeights, NoiseObjective, Probes, estimated_grams, time_grams
+from mfdl.objective import NoiseObjective, Probes, estimated_grams, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.objective.estimated_grams import EstimatedGram
-from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 
 
@@ -31,13 +26,10 @@ class Every(Probes):
         return 1.0 - 2.0 * (np.arange(2**num_nodes) >> np.arange(num_nodes)[:, None] & 1)
 
 
-@examples(60)
 @given(
-    data=st.data(),
-    T=st.integers(1, 5),
-    momentum=st.sampled_from([0.0, 0.5]),
+    60, data=st.data(), T=st.integers(1, 5), momentum=st.sampled_from([0.0, 0.5]),
     counted_models=st.sampled_from(COUNTED_MODELS),
-)
+)  # fmt: skip
 def test_the_average_over_all_probes_is_the_gram(data, T, momentum, counted_models):
     W = data.draw(gossip_matrices(max_nodes=5))
     n, rates = W.num_nodes, data.draw(st.sampled_from([1.0, [1.0, *[0.5] * (T - 1)]]))
@@ -73,15 +65,13 @@ def coverage_of_losses(counted, seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("build", "spec"),
-    [
-        (gossip.metropolis_hastings, "ring:n=3000"),
-        (gossip.metropolis_hastings, "torus:rows=50,cols=60"),
-        (gossip.metropolis_hastings, "hypercube:dim=11"),
-        (gossip.metropolis_hastings, "star:n=300"),
-        (gossip.uniform, "star:n=1000"),
-    ],
+@each(
+    "build, spec",
+    (gossip.metropolis_hastings, "ring:n=3000"),
+    (gossip.metropolis_hastings, "torus:rows=50,cols=60"),
+    (gossip.metropolis_hastings, "hypercube:dim=11"),
+    (gossip.metropolis_hastings, "star:n=300"),
+    (gossip.uniform, "star:n=1000"),
 )
 def test_intervals_hold_the_exact_loss_as_often_as_they_say(build, spec):
     # 95 % of 40: fewer than 34 have a chance of one in 100 if the intervals are honest
@@ -120,18 +110,16 @@ def test_responses_at_some_nodes_only_widen_the_interval(monkeypatch):
 
 
 def test_a_seed_gives_one_estimate_and_more_probes_a_narrower_one():
-    path = NoiseObjective(Dynamics(gossip.metropolis_hastings("path:n=200")), 8)
+    path = NoiseObjective(dynamics_on("path:n=200"), 8)
     first, again, other = (path.estimated(Probes(3, seed)).gram for seed in (1, 1, 2))
     assert_array_equal(first, again)
     assert (first != other).any()
-    regular = NoiseObjective(Dynamics(gossip.metropolis_hastings("regular:n=2000,degree=4")), 16)
+    regular = NoiseObjective(dynamics_on("regular:n=2000,degree=4"), 16)
     few, many = (regular.estimated(Probes(count)).trace.error for count in (8, 128))
     assert many < few / 2.5
 
 
 # In the place of the exact Gram
-
-
 @pytest.fixture
 def nothing_in_reach(monkeypatch):
     monkeypatch.setattr(estimated_grams, "EXACT_WORK", 0)
@@ -139,7 +127,7 @@ def nothing_in_reach(monkeypatch):
 
 
 def test_a_factorization_of_an_estimate_says_so(nothing_in_reach):
-    dynamics, scheme = Dynamics(gossip.metropolis_hastings("regular:n=400,degree=4")), Cyclic(epochs=3, period=4)
+    dynamics, scheme = dynamics_on("regular:n=400,degree=4"), Cyclic(epochs=3, period=4)
     posed = problem(dynamics, scheme, probes=Probes(8, 3))
     assert isinstance(posed, EstimatedProblem)
     solved = factorize(dynamics, scheme, probes=Probes(8, 3))
@@ -158,7 +146,7 @@ def test_a_factorization_of_an_estimate_says_so(nothing_in_reach):
 
 
 def test_an_exact_gram_in_reach_is_taken(nothing_in_reach):
-    star, ring = (Dynamics(gossip.metropolis_hastings(spec)) for spec in ("star:n=30", "ring:n=30"))
+    star, ring = (dynamics_on(spec) for spec in ("star:n=30", "ring:n=30"))
     assert isinstance(NoiseObjective(star, 4).exact_or_estimated(), EstimatedGram)
     for counted in (NoiseObjective(ring, 4), NoiseObjective(star, 4, ErrorWeights("all", "average"))):
         assert_array_equal(counted.exact_or_estimated(), counted.over_steps())
@@ -169,7 +157,7 @@ def test_privacy_takes_nothing_of_the_estimate(nothing_in_reach):
     from mfdl import trust
     from mfdl.noise_scale import calibrate
 
-    dynamics, scheme = Dynamics(gossip.metropolis_hastings("star:n=30")), Cyclic(epochs=3, period=2)
+    dynamics, scheme = dynamics_on("star:n=30"), Cyclic(epochs=3, period=2)
     for seed in range(3):
         encoder = factorize(dynamics, scheme, probes=Probes(2, seed)).encoder
         built = algorithms.mf_dsgd(dynamics, scheme, encoder)
@@ -188,8 +176,7 @@ def cost_by_nodes(counted, F):
     return float(np.sum(F.toarray() * (counted.over_nodes() @ F.toarray())))
 
 
-@examples(60)
-@given(data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), counted_models=st.sampled_from(COUNTED_MODELS))
+@given(60, data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), counted_models=st.sampled_from(COUNTED_MODELS))
 def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, counted_models):
     columns = data.draw(st.integers(1, 4))
     entries = st.lists(st.integers(-2, 2), min_size=W.num_nodes * columns, max_size=W.num_nodes * columns)
@@ -205,7 +192,7 @@ def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, coun
 
 @pytest.mark.parametrize("spec", ["ring:n=12", "torus:rows=3,cols=5", "hypercube:dim=3", "complete:n=6"])
 def test_noise_of_one_size_has_its_cost_in_closed_form(spec):
-    dynamics = Dynamics(gossip.metropolis_hastings(spec), [1.0, 0.5, 0.25], gossip_rounds=2, momentum=0.5)
+    dynamics = dynamics_on(spec, [1.0, 0.5, 0.25], gossip_rounds=2, momentum=0.5)
     counted, F = NoiseObjective(dynamics, 3), sp.csr_array(3.0 * sp.eye_array(dynamics.num_nodes))
     estimate = counted.fresh_noise(F, Probes(2, seed=9))
     assert estimate.error == 0.0
@@ -216,7 +203,7 @@ def test_noise_of_one_size_has_its_cost_in_closed_form(spec):
 @pytest.mark.parametrize("name", ["dp-dsgd", "decor"])
 @pytest.mark.parametrize("spec", ["regular:n=1000,degree=8", "star:n=300", "path:n=1000", "erdos-renyi:n=1000,p=0.01"])
 def test_intervals_hold_the_exact_cost_as_often_as_they_say(name, spec):
-    dynamics = Dynamics(gossip.metropolis_hastings(spec))
+    dynamics = dynamics_on(spec)
     F = algorithms.build(name, dynamics, Cyclic(16, 1)).noise.causal.mixing
     counted = NoiseObjective(dynamics, 16)
     estimates = [counted.fresh_noise(F, Probes(8, seed)) for seed in range(40)]
@@ -226,7 +213,7 @@ def test_intervals_hold_the_exact_cost_as_often_as_they_say(name, spec):
 def test_memory_of_fresh_noise_grows_with_the_edges():
     peaks = []
     for n in (2_000, 8_000):
-        dynamics = Dynamics(gossip.metropolis_hastings(graphs.load_sparse(f"regular:n={n},degree=4")))
+        dynamics = dynamics_on(graphs.load_sparse(f"regular:n={n},degree=4"))
         F = sp.csr_array(sp.diags_array(np.arange(1.0, n + 1)))
         tracemalloc.start()
         try:
@@ -242,29 +229,22 @@ def test_memory_of_fresh_noise_grows_with_the_edges():
 DIRECTED = Dynamics(gossip.uniform("star:n=30"))
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (
-            lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", "average")).estimated(),
-            UnsupportedMechanism,
-            "1000 nodes or more count, got their average",
-        ),
-        (
-            lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", [1, *[0] * 29])).estimated(),
-            UnsupportedMechanism,
-            "1000 nodes or more count, got 1",
-        ),
-        (
-            lambda: NoiseObjective(DIRECTED, 4).over_steps(),
-            UnsupportedMechanism,
-            r"30 nodes over 4 steps .* NoiseObjective\.estimated",
-        ),
-        (lambda: Probes(1), InvalidInput, "count"),
-    ],
+@each(
+    "call, kind, message",
+    (
+        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", "average")).estimated(),
+        UnsupportedMechanism,
+        "1000 nodes or more count, got their average",
+    ),
+    (
+        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", [1, *[0] * 29])).estimated(),
+        UnsupportedMechanism,
+        "1000 nodes or more count, got 1",
+    ),
+    (lambda: NoiseObjective(DIRECTED, 4).over_steps(), UnsupportedMechanism, "30 nodes over 4 steps"),
+    (lambda: Probes(1), InvalidInput, "count"),
 )
 def test_refusals(call, kind, message, monkeypatch):
     monkeypatch.setattr(time_grams, "MAX_WORK", 0)
     monkeypatch.setattr(time_grams, "MAX_DENSE", 0)
-    with pytest.raises(kind, match=message):
-        call()
+    refuses(message, call, error=kind)

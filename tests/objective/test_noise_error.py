@@ -8,25 +8,20 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import algorithms, gossip, graphs
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, graphs
 from mfdl.algorithms import error_in_models, noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.gossip.matrix import GossipMatrix
+from mfdl.gossip import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
-from mfdl.objective import ErrorWeights, NoiseObjective, estimated_grams, noise_objective, time_grams
+from mfdl.objective import NoiseObjective, estimated_grams, noise_objective, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
-from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
@@ -113,13 +108,10 @@ def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
     return algorithm
 
 
-@examples(200)
 @given(
-    algorithm=noisy(),
-    counted_models=st.sampled_from(COUNTED_MODELS),
-    steps=STEPS,
+    200, algorithm=noisy(), counted_models=st.sampled_from(COUNTED_MODELS), steps=STEPS,
     target=st.sampled_from(["nodes", "average", "own"]),
-)
+)  # fmt: skip
 def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, target):
     assert "is_plain" in vars(algorithm)  # the builder knows it
     assert dataclasses.replace(algorithm).is_plain  # and the maps say so too
@@ -132,8 +124,6 @@ def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, targe
 
 
 # Noise on messages
-
-
 @st.composite
 def zip_cases(draw):
     W = gossip.metropolis_hastings(draw(connected_graphs(max_nodes=6)))
@@ -143,8 +133,7 @@ def zip_cases(draw):
     return W, T, algorithms.zip_dl(Dynamics(W, rate), Cyclic(1, T), sigma=sigma, self_messages=self_messages), sigma
 
 
-@examples(60)
-@given(case=zip_cases(), counted_models=st.sampled_from(COUNTED_MODELS), divide=st.booleans())
+@given(60, case=zip_cases(), counted_models=st.sampled_from(COUNTED_MODELS), divide=st.booleans())
 def test_noise_on_messages_is_the_norm_of_the_operators(case, counted_models, divide):
     _, _, algorithm, _ = case
     if divide:  # which leaves such noise alone
@@ -153,8 +142,7 @@ def test_noise_on_messages_is_the_norm_of_the_operators(case, counted_models, di
     assert_allclose(error(algorithm, counted_models=counted_models), expected, rtol=1e-9, atol=1e-12)
 
 
-@examples(60)
-@given(case=zip_cases())
+@given(60, case=zip_cases())
 def test_zip_dl_by_its_definition(case):
     """Node v adds xi_v = sum_a W_va Z_{a->v} per step, Z = Y - (w^T Y) / (d w): sum_j (T - j) ||W^j [xi <- Y]||_F^2."""
     W, T, algorithm, sigma = case
@@ -181,8 +169,6 @@ def test_the_learning_rate_does_not_scale_noise_on_messages():
 
 
 # Recursions that are not the gossip of their dynamics
-
-
 def with_memory(algorithm, keep):
     """Half of the step is kept back: the next state is (1 - keep) K m + keep * (the last one)."""
     eye = sp.csr_array(sp.eye_array(algorithm.model_from_state.shape[1]))
@@ -193,8 +179,7 @@ def with_memory(algorithm, keep):
     return dataclasses.replace(algorithm, rounds=rounds)
 
 
-@examples(60)
-@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(COUNTED_MODELS), STEPS, st.booleans())
+@given(60, noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(COUNTED_MODELS), STEPS, st.booleans())
 def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps, direct):
     other = with_memory(algorithm, 0.25)
     if direct:  # the noise also enters the next state directly
@@ -206,8 +191,7 @@ def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps
     )
 
 
-@examples(60)
-@given(noisy(), STEPS, st.sampled_from(["nodes", "average"]))
+@given(60, noisy(), STEPS, st.sampled_from(["nodes", "average"]))
 def test_noise_correlated_in_time_goes_through_any_recursion(algorithm, steps, target):
     other, weights = with_memory(algorithm, 0.25), ErrorWeights(steps, target)
     expected = counted_variance(other, "post-average", weights)
@@ -249,13 +233,11 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
         assert_allclose(error(other), error(algorithm), rtol=1e-12)
 
 
-@examples(40)
 @given(
-    algorithm=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
-    model=st.sampled_from(["last", "average:1", "exponential:2"]),
-    rounds=st.integers(0, 2),
+    40, algorithm=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2),
     target=st.sampled_from(["nodes", "average"]),
-)
+)  # fmt: skip
 def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model, rounds, target):
     releasing, noise = algorithm.releasing(mfdl.released.ReleasedModel(model, rounds)), algorithm.noise
     F, further = ErrorWeights("all", target).node_factor(algorithm.num_nodes), releasing.released_by_gossip
@@ -266,8 +248,6 @@ def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model,
 
 
 # Growth
-
-
 @pytest.mark.parametrize("schedule", [False, True])
 @pytest.mark.parametrize("name", ["decor", "zip-dl"])
 @pytest.mark.slow
@@ -290,7 +270,7 @@ def test_memory_does_not_grow_with_the_steps(name, schedule):
 def test_over_more_steps_than_an_array_has_encoders_of_every_structure_have_one_error():
     """C with one diagonal is fresh noise, which goes by the error over nodes; and the three ways agree on one C."""
     T, weights = 4100, ErrorWeights("last:9:0.01")
-    dynamics, part = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1, momentum=0.5), Cyclic(5, T // 5)
+    dynamics, part = dynamics_on("star:n=4", 0.1, momentum=0.5), Cyclic(5, T // 5)
     rows = np.tile([1.0, -0.5], (T, 1))
     rows[0, 1] = 0.0
     encoders = [Toeplitz([1.0], T), Inverse(Toeplitz([1.0, -0.5], T)), Inverse(Banded(rows)), Buffered([0.5], [0.5], T)]
@@ -304,19 +284,16 @@ def test_over_more_steps_than_an_array_has_encoders_of_every_structure_have_one_
 def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     """T n = 8192 is more than such an array may have; and time (x) space of a diagonal F is local noise."""
     T, n = 64, 128
-    dynamics, part = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), 0.1), Cyclic(1, T)
+    dynamics, part = dynamics_on(f"ring:n={n}", 0.1), Cyclic(1, T)
     C = np.tri(T)
     noise = SpatioTemporalNoise(C, -np.eye(n), np.eye(n, dtype=bool), n)  # not told to be local by its sign
     both = error(decentralized("test", dynamics, part, noise))
     assert_allclose(both, error(algorithms.mf_dsgd(dynamics, part, C)), rtol=1e-9)
     star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)
-    with pytest.raises(UnsupportedMechanism, match="this gossip has none"):
-        noise_error(decentralized("test", star, part, noise))
+    unsupported("this gossip", lambda: noise_error(decentralized("test", star, part, noise)))
 
 
 # Large graphs
-
-
 @pytest.fixture
 def large(monkeypatch):
     """A function that makes graphs of more nodes than given large ones."""
@@ -331,7 +308,7 @@ def large(monkeypatch):
 @pytest.mark.parametrize("name", ["dp-dsgd", "decor", "anti-pgd", "bisr", "none"])
 @pytest.mark.parametrize("divisor", [1.0, 3.0])
 def test_an_estimate_holds_the_exact_error(name, divisor, large, monkeypatch):
-    dynamics, part = Dynamics(gossip.metropolis_hastings("regular:n=200,degree=6")), Cyclic(3, 2)
+    dynamics, part = dynamics_on("regular:n=200,degree=6"), Cyclic(3, 2)
     algorithm = algorithms.build(name, dynamics, part).with_divisors(np.full(200, divisor))
     exact = error(algorithm)
     assert exact > 0 or name == "none"
@@ -358,7 +335,7 @@ def test_a_comparison_makes_no_graph_of_networkx_and_no_array_over_nodes(tmp_pat
 
 
 def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("regular:n=40,degree=4")), Cyclic(1, 2))
+    algorithm = algorithms.dp_dsgd(dynamics_on("regular:n=40,degree=4"), Cyclic(1, 2))
     question = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     exact = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0)
     assert exact.objective_error == 0.0
@@ -368,8 +345,6 @@ def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
 
 
 # Refusals
-
-
 class Scaled(NoiseOperator):
     num_steps, num_nodes = 4, 4
 
@@ -390,30 +365,19 @@ PLAIN, ZIP = algorithms.dp_dsgd(RING, PART), algorithms.zip_dl(RING, PART)
 AT_EACH_NODE = algorithms.mf_dsgd(RING, PART, np.stack([np.eye(4) + np.tri(4)] * 4))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "call", "message"),
-    [
-        (
-            9,
-            lambda: noise_error(PLAIN, counted_models="mesage"),
-            "unknown counted_models 'mesage'; did you mean 'message'",
-        ),
-        (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
-        (
-            9,
-            lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled()), counted_models="message"),
-            "do not count; post-average does",
-        ),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(IndependentNoise(3, 4)), "must cover 4 steps x 4 nodes"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(ZIP.noise), "one injection slot a node"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN.noise, [1, 2, 0, 1]), "one number > 0 for each of 4"),
-        (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN), "noise must be a noise operator"),
-        (3, lambda: noise_error(algorithms.dp_dsgd(STAR, PART)), "constant symmetric gossip"),
-        (3, lambda: noise_error(AT_EACH_NODE), "alike at all nodes"),
-        (3, lambda: noise_error(ZIP), "plain gossip with noise on gradients"),
-    ],
+@each(
+    "nodes, call, message",
+    (9, lambda: noise_error(PLAIN, counted_models="mesage"), "unknown counted_models 'mesage'; did you mean"),
+    (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
+    (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled()), counted_models="message"), "do not count"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(IndependentNoise(3, 4)), "must cover 4 steps x 4 nodes"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(ZIP.noise), "one injection slot a node"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN.noise, [1, 2, 0, 1]), "one number > 0 for each of 4"),
+    (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN), "noise must be a noise operator"),
+    (3, lambda: noise_error(algorithms.dp_dsgd(STAR, PART)), "constant symmetric gossip"),
+    (3, lambda: noise_error(AT_EACH_NODE), "alike at all nodes"),
+    (3, lambda: noise_error(ZIP), "plain gossip with noise on gradients"),
 )
 def test_refusals(nodes, call, message, large):
     large(nodes)
-    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-        call()
+    refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -1,4 +1,4 @@
-"""Every form of H against a run of the recursion on unit injections, and against dense workloads."""
+"""Every form of H against a run of the recursion and dense workloads; the spectral measure against eigenvalues."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import subprocess
 import sys
 import tracemalloc
 
+import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import example, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import dynamics_on, each, example, given, refuses, st
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import Curvature, ErrorWeights, NoiseObjective, spectra, time_grams
+from mfdl.objective import Curvature, NoiseObjective, spectra, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
+from mfdl.objective.spectra import SpectralMeasure
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 
 OBJECTIVE = st.sampled_from(COUNTED_MODELS)
@@ -117,9 +115,8 @@ TWO = gossip.sequence([gossip.uniform("path:n=3"), gossip.from_array(np.eye(3)[[
 """Repeats, with further rounds that do not begin where the steps do."""
 
 
-@examples(300)
 @example(counted=NoiseObjective(Dynamics(TWO, gossip_rounds=2), 3, ErrorWeights("released:last+1")))
-@given(counted=objectives())
+@given(300, counted=objectives())
 def test_every_form_is_that_of_the_recursion(counted):
     T, n = counted.num_steps, counted.dynamics.num_nodes
     H = dense_oracle(counted)
@@ -134,8 +131,7 @@ def test_every_form_is_that_of_the_recursion(counted):
         assert_allclose(gram, expected, **CLOSE)
 
 
-@examples(80)
-@given(counted=objectives(modes=True))
+@given(80, counted=objectives(modes=True))
 def test_modes_add_up_to_the_gram_over_steps_and_nodes(counted):
     U, grams = counted.by_modes()
     H = sum(np.kron(H_k, np.outer(u, u)) for H_k, u in zip(grams, U.T, strict=True))
@@ -146,7 +142,7 @@ def test_modes_add_up_to_the_gram_over_steps_and_nodes(counted):
 @pytest.mark.parametrize("model", ["last+1", "average:2", "average:4+2", "exponential:1.5"])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_closed_spectra_give_the_gram_of_released_models(graph, model, rounds):
-    dynamics = Dynamics(gossip.metropolis_hastings(graph), gossip_rounds=rounds)
+    dynamics = dynamics_on(graph, gossip_rounds=rounds)
     counted, n = NoiseObjective(dynamics, 5, ErrorWeights("released:" + model)), dynamics.num_nodes
     whole = counted.over_both().reshape(5, n, 5, n)
     assert_allclose(counted.over_steps(), np.einsum("sutu->st", whole), rtol=1e-9, atol=1e-12)
@@ -154,8 +150,7 @@ def test_closed_spectra_give_the_gram_of_released_models(graph, model, rounds):
     assert_allclose(by_node, np.einsum("sutu->ust", whole), rtol=1e-9, atol=1e-12)
 
 
-@examples(100)
-@given(counted=objectives(), width=st.integers(1, 3))
+@given(100, counted=objectives(), width=st.integers(1, 3))
 def test_blocks_of_columns_do_not_matter(counted, width):
     H = counted.over_steps()
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +178,7 @@ def test_numbers_computed_independently_for_florentine():
 
 
 def test_the_weights_proposed_for_training_keep_the_gram_regular():
-    ring = Dynamics(gossip.metropolis_hastings("ring:n=5"))
+    ring = dynamics_on("ring:n=5")
     eigenvalues = np.linalg.eigvalsh(NoiseObjective(ring, 12, ErrorWeights.for_training(12, 3)).over_steps())
     assert eigenvalues[0] > 1e-8 * eigenvalues[-1]
 
@@ -193,24 +188,21 @@ def test_the_weights_proposed_for_training_keep_the_gram_regular():
 PATH = gossip.metropolis_hastings("path:n=4")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"counted_models": "mesage"}, "unknown counted_models 'mesage'; did you mean 'message'"),
-        ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
-        ({"dynamics": PATH}, "dynamics must be"),
-        ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
-        ({"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
-        ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
-        ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
-        ({"weights": ErrorWeights("released:last"), "counted_models": "message"}, "taken after averaging"),
-    ],
+@each(
+    "arguments, message",
+    ({"counted_models": "mesage"}, "unknown counted_models 'mesage'; did you mean 'message'"),
+    ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
+    ({"dynamics": PATH}, "dynamics must be"),
+    ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
+    ({"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+    ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
+    ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
+    ({"weights": ErrorWeights("released:last"), "counted_models": "message"}, "taken after averaging"),
 )
 def test_bad_arguments_are_refused_when_it_is_made(arguments, message):
-    with pytest.raises(InvalidInput, match=message):
-        NoiseObjective(**{"dynamics": Dynamics(PATH), "num_steps": 3, **arguments})
+    refuses(message, lambda: NoiseObjective(**{"dynamics": Dynamics(PATH), "num_steps": 3, **arguments}))
 
 
 @pytest.mark.parametrize("form", ["over_steps", "over_steps_of_nodes", "over_nodes", "by_modes", "over_both"])
@@ -224,14 +216,12 @@ def test_an_error_beyond_float64_is_refused(form, rates, weight):
 UNEVEN, SOME = gossip.uniform("path:n=4"), ErrorWeights("all", [1, 0, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("form", "W", "T", "weights", "message"),
-    [
-        ("over_steps", gossip.sequence([UNEVEN] * 3, repeat=False), 4, "all", "step must be below 3"),
-        ("by_modes", UNEVEN, 3, "all", "modes of one symmetric gossip matrix"),
-        ("by_modes", PATH, 3, SOME, "couples the modes"),
-        ("over_both", UNEVEN, 1025, "all", r"T n = 4096, got 1025 \* 4 = 4100"),
-    ],
+@each(
+    "form, W, T, weights, message",
+    ("over_steps", gossip.sequence([UNEVEN] * 3, repeat=False), 4, "all", "step must be below 3"),
+    ("by_modes", UNEVEN, 3, "all", "modes of one symmetric gossip matrix"),
+    ("by_modes", PATH, 3, SOME, "couples the modes"),
+    ("over_both", UNEVEN, 1025, "all", r"T n = 4096, got 1025 \* 4 = 4100"),
 )
 def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, message):
     weights = ErrorWeights(weights) if isinstance(weights, str) else weights
@@ -240,8 +230,6 @@ def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, messag
 
 
 # Growth
-
-
 def peak_bytes(W, T, form="over_steps"):
     W.at(0).reversible_measure  # noqa: B018 - cached, and no part of the Gram
     tracemalloc.start()
@@ -299,3 +287,106 @@ def test_a_ring_of_3000_nodes_and_128_steps_is_factorized_in_memory():
     status, peak = done.stdout.split()
     assert status == "optimal"
     assert int(peak) < 2.5e9
+
+
+CLOSED = (
+    *(f"ring:n={n}" for n in (1, 2, 3, 4, 7, 8)),
+    *("torus:rows=2,cols=3", "torus:rows=3,cols=5", "torus:rows=1,cols=4", "torus:n=16"),
+    *("hypercube:dim=0", "hypercube:dim=1", "hypercube:dim=4", "complete:n=6", "complete:n=9"),
+)
+OTHERS = ("path:n=4", "star:n=5", "florentine", "regular:n=12,degree=3", "expander:n=16")
+
+
+@pytest.mark.parametrize("spec", [*CLOSED, *OTHERS])
+def test_convolutions_alone_have_their_spectrum_in_closed_form(spec):
+    W = gossip.metropolis_hastings(spec)
+    if spec in OTHERS:
+        assert W.closed_spectrum is None
+    else:
+        assert_allclose(W.closed_spectrum, np.linalg.eigvalsh(W.dense())[::-1], atol=1e-14)
+
+
+@given(100, order=st.permutations(range(6)), weights=st.lists(st.integers(0, 3), min_size=4, max_size=4))
+def test_a_relabelled_convolution_is_right_or_none(order, weights):
+    # weights by distance on a cycle, in any order of its nodes, and one pair changed
+    distance = np.minimum((d := np.subtract.outer(order, order) % 6), 6 - d)
+    W = np.array([0, *weights[:3]])[distance] / 24
+    W[[0, 1], [1, 0]] += weights[3] / 24
+    W += np.diag(1 - W.sum(axis=1))
+    spectrum = gossip.from_array(W).closed_spectrum
+    if spectrum is not None:
+        assert_allclose(spectrum, np.linalg.eigvalsh(W)[::-1], atol=1e-14)
+    assert spectrum is not None or list(order) != list(range(6)) or weights[3]
+
+
+@given(100, W=gossip_matrices(max_nodes=6, kinds=("symmetric", "singular")), K=st.integers(1, 3), data=st.data())
+def test_moments_are_those_of_the_matrix(W, K, data):
+    n = W.num_nodes
+    some = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).filter(any))
+    target = data.draw(st.sampled_from(["nodes", "average", "some"]))
+    steps = data.draw(st.sampled_from(["all", "released:last+2"]))  # which play no part
+    weights = ErrorWeights(steps, some if target == "some" else target)
+    measure = NoiseObjective(Dynamics(W, gossip_rounds=K), 2, weights).spectral_measure()
+    F = weights.node_factor(n).toarray()
+    for power in range(5):
+        expected = np.trace(F.T @ F @ np.linalg.matrix_power(W.dense(), K * power))
+        assert measure.moment(power) == pytest.approx(expected, abs=1e-12)
+
+
+@given(60, st.data(), st.integers(2, 40))
+def test_fewer_nodes_keep_the_moments(data, degree):
+    lam = data.draw(st.lists(st.floats(-1, 1), min_size=100, max_size=120))
+    measure = SpectralMeasure(lam, np.linspace(0, 2, len(lam)))
+    few = measure.reduced(degree)
+    assert few.eigenvalues.size <= degree // 2 + 1
+    for power in range(degree + 1):
+        assert few.moment(power) == pytest.approx(measure.moment(power), abs=1e-13 * measure.mass)
+
+
+@pytest.mark.parametrize("accuracy", [1e-3, 1e-6, 1e-10])
+def test_a_coarser_measure_is_within_its_accuracy(accuracy):
+    # two ends of the interval, where high powers live, beside many others
+    measure = SpectralMeasure(np.cos(np.linspace(0, np.pi, 3001)), np.ones(3001))
+    few = measure.reduced(400, accuracy)
+    assert few.eigenvalues.size < 110
+    worst = max(abs(few.moment(power) - measure.moment(power)) for power in range(401))
+    assert worst <= accuracy * measure.mass
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.5, "weight_decay": 0.1}, {"learning_rate": [1.0] * 20 + [0.5] * 20}]
+)
+@pytest.mark.parametrize("target", ["nodes", "average", "some"])
+@pytest.mark.parametrize("counted_models", COUNTED_MODELS)
+def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, target, counted_models):
+    # a ring with its nodes shuffled has no closed form
+    order = np.random.default_rng(0).permutation(300)
+    ring, some = nx.cycle_graph(300), np.arange(300) % 3
+    shuffled = nx.relabel_nodes(ring, dict(enumerate(order.tolist())))
+    grams = []
+    for graph, values in ((ring, some), (shuffled, some[np.argsort(order)])):
+        weights = ErrorWeights("exponential:9", values if target == "some" else target)
+        dynamics = dynamics_on(graph, **settings)
+        grams.append(NoiseObjective(dynamics, 40, weights, counted_models).over_steps())
+    assert_allclose(*grams, rtol=1e-10)
+
+
+def test_a_large_ring_is_exact_and_quick():
+    # beyond T = n / 2 rounds a ring is told from the line, before it is not: moments of a million are those of 99
+    rings = {n: dynamics_on(f"ring:n={n}") for n in (100_000, 99)}
+    large, small = (NoiseObjective(ring, 20).over_steps() / n for n, ring in rings.items())
+    assert_allclose(large, small, rtol=1e-12)
+
+
+@each(
+    "call, kind, message",
+    (lambda: SpectralMeasure([1.0, 0.5], [1.0]), InvalidInput, r"one for each of 2 eigenvalues, got 1"),
+    (lambda: SpectralMeasure([1.5], [1.0]), InvalidInput, r"must lie in \[-1, 1\]"),
+    (
+        lambda: NoiseObjective(Dynamics(gossip.uniform("star:n=4")), 1).spectral_measure(),
+        UnsupportedMechanism,
+        "constant symmetric gossip",
+    ),
+)
+def test_refusals(call, kind, message):
+    refuses(message, call, error=kind)

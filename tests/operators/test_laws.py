@@ -1,15 +1,15 @@
-"""The laws every operator obeys, for all but noise (tests/noise): a new operator is one new line in CASES.
-
-Each case builds an operator and, without it, the dense matrix it stands for.
-"""
+"""The laws every operator obeys, for all but noise (tests/noise); recursions with random maps against dense ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import settings
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import given, refuses, st
 
+from mfdl.errors import InvalidInput
 from mfdl.operators import Kronecker, OutputRecursion
 from mfdl.operators.structured import RecursionMaps, Selection, StateRecursion
 
@@ -64,14 +64,7 @@ def recursion_of_models(rng, T, n):
     return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M)), dense
 
 
-CASES = [
-    kronecker,
-    kronecker_sparse,
-    selection,
-    selection_of_nothing,
-    recursion,
-    recursion_of_models,
-]
+CASES = [kronecker, kronecker_sparse, selection, selection_of_nothing, recursion, recursion_of_models]
 
 
 @pytest.mark.parametrize("make", CASES)
@@ -99,3 +92,95 @@ def test_operator_laws(make):
                     assert_allclose(out[:, c], product @ X[:, c], rtol=1e-13, atol=1e-13)
                 assert not np.shares_memory(out, X)
                 assert_array_equal(X, before)
+
+
+FIELDS = ("out_from_state", "out_from_input", "state_from_out", "state_from_state", "state_from_input")
+
+
+@st.composite
+def recursions(draw):
+    """(sizes, one dict of dense maps per step, model map); a map may be absent, sizes differ."""
+    T, inputs, outs, states, models = (draw(st.integers(1, 4)) for _ in range(5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shapes = dict(
+        zip(FIELDS, [(outs, states), (outs, inputs), (states, outs), (states, states), (states, inputs)], strict=True)
+    )
+    absent = draw(st.lists(st.tuples(st.integers(0, T - 1), st.sampled_from(FIELDS)), max_size=4))
+    steps = [
+        {name: None if (t, name) in absent else rng.integers(-2, 3, shape) / 2 for name, shape in shapes.items()}
+        for t in range(T)
+    ]
+    sizes = {"input_size": inputs, "out_size": outs, "state_size": states}
+    return sizes, steps, rng.integers(-2, 3, (models, states)).astype(float)
+
+
+def unrolled(sizes, steps):
+    """Dense (outputs <- inputs) and all states s_0..s_T <- inputs, by carrying the matrix of the state."""
+    T, width = len(steps), sizes["input_size"]
+    state = np.zeros((sizes["state_size"], T * width))
+    outs, states = [], [state]
+    for t, step in enumerate(steps):
+        P, Q, K, F, J = (step[name] for name in FIELDS)
+        picks = np.zeros((width, T * width))
+        picks[:, t * width : (t + 1) * width] = np.eye(width)
+        out = np.zeros((sizes["out_size"], T * width))
+        if P is not None:
+            out = out + P @ state
+        if Q is not None:
+            out = out + Q @ picks
+        following = np.zeros_like(state)
+        if K is not None:
+            following = following + K @ out
+        if F is not None:
+            following = following + F @ state
+        if J is not None:
+            following = following + J @ picks
+        state = following
+        outs.append(out)
+        states.append(state)
+    return np.vstack(outs), states
+
+
+def as_maps(steps):
+    return [
+        RecursionMaps(**{name: None if m is None else sp.csr_array(m) for name, m in step.items()}) for step in steps
+    ]
+
+
+@settings(deadline=None)
+@given(case=recursions())
+def test_outputs_match_the_unrolled_matrix(case):
+    sizes, steps, _ = case
+    expected, _ = unrolled(sizes, steps)
+    op = OutputRecursion(as_maps(steps), **sizes)
+    # halves of small integers through at most four steps: exact in float64
+    assert_allclose(op.to_dense(), expected, rtol=0, atol=0)
+    assert_allclose(op.T @ np.eye(op.shape[0]), expected.T, rtol=0, atol=0)
+
+
+@settings(deadline=None)
+@given(case=recursions(), final=st.booleans())
+def test_models_match_the_unrolled_matrix(case, final):
+    sizes, steps, model = case
+    _, states = unrolled(sizes, steps)
+    expected = model @ states[-1] if final else np.vstack([model @ s for s in states[:-1]])
+    op = StateRecursion(as_maps(steps), **sizes, model_from_state=sp.csr_array(model), final=final)
+    assert op.shape == expected.shape
+    assert_allclose(op.to_dense(), expected, rtol=0, atol=0)
+    assert_allclose(op.T @ np.eye(op.shape[0]), expected.T, rtol=0, atol=0)
+
+
+def test_first_models_do_not_depend_on_any_input():
+    maps = [RecursionMaps(None, None, None, None, sp.csr_array(np.eye(2)))] * 3
+    op = StateRecursion(maps, input_size=2, out_size=0, state_size=2, model_from_state=sp.csr_array(np.eye(2)))
+    assert not op.to_dense()[:2].any()
+    assert_allclose(op.to_dense()[2:4, :2], np.eye(2))
+
+
+def test_selection_keeps_rows_in_order_and_refuses_what_is_no_index():
+    assert (Selection([2, 0, 2], 3) @ np.array([10.0, 11.0, 12.0])).tolist() == [12.0, 10.0, 12.0]
+    refuses(r"indices must lie in \[0, 3\), got 3", Selection, [0, 3], 3)
+    refuses(r"indices must lie in \[0, 3\), got -1", Selection, [-1], 3)
+    with pytest.raises(InvalidInput, match="indices must be integers, got bool; use "):
+        Selection([True, False, True], 3)  # as integers: rows 1, 0, 1
+    refuses("indices must be integers, got float64", Selection, [0.7], 3)

@@ -1,29 +1,31 @@
-"""Figures of CorN-DSGD and tables of Whisper: verdicts on made-up numbers, and printed numbers."""
+"""Figures of CorN-DSGD, tables of Whisper, and weights designed for a covariance."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+from vocabulary import each, given, st
 
+import mfdl
 from mfdl.commands import main
+from mfdl.testing.strategies.graphs import connected_graphs
 from mfdl.training import tasks
 from mfdl_papers.corn import covariance_figures, training
 from mfdl_papers.figures import RunScale, named
 from mfdl_papers.whisper import whisper_figures
+from mfdl_papers.whisper.whisper_figures import joint_design, least_noise_weights
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
     return {"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": gap}
 
 
-@pytest.mark.parametrize(
-    ("by_p", "largest", "verdicts"),
-    [
-        ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
-        ({0.2: draw_of(6, 6, 5), 1.0: draw_of(9, 9, 2)}, 100, ["confirmed", "refuted", "confirmed"]),
-        ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["refuted"] * 3),
-    ],
+@each(
+    "by_p, largest, verdicts",
+    ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
+    ({0.2: draw_of(6, 6, 5), 1.0: draw_of(9, 9, 2)}, 100, ["confirmed", "refuted", "confirmed"]),
+    ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["refuted"] * 3),
 )
 def test_verdicts_of_figure_1(by_p, largest, verdicts):
     by_draw = {(20, p, s): {**part, "CorN": part["CorN"] * (1 - s / 100)} for p, part in by_p.items() for s in range(3)}
@@ -32,8 +34,7 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
 
 
 @pytest.mark.parametrize(
-    ("q0", "verdict"),
-    [([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted")],
+    ("q0", "verdict"), [([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted")]
 )
 def test_verdicts_of_figure_2(q0, verdict):
     lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: [1.0] * 3, covariance_figures.EDGES: [0.7] * 3}
@@ -91,14 +92,12 @@ def lines(ldp, pairwise, corn):
     return {"LDP": ldp * SEEDS, "pairwise": pairwise * SEEDS[::-1], "CorN": corn * SEEDS}
 
 
-@pytest.mark.parametrize(
-    ("sparse", "dense", "complete", "verdicts"),
-    [
-        (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["not settled", "confirmed", "confirmed"]),
-        (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "confirmed"]),
-        (lines(9, 5.1, 5), lines(9, 6, 3), lines(5, 4, 1), ["not settled", "refuted", "refuted"]),
-        (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.97, 1), ["refuted", "refuted", "not settled"]),
-    ],
+@each(
+    "sparse, dense, complete, verdicts",
+    (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["not settled", "confirmed", "confirmed"]),
+    (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "confirmed"]),
+    (lines(9, 5.1, 5), lines(9, 6, 3), lines(5, 4, 1), ["not settled", "refuted", "refuted"]),
+    (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.97, 1), ["refuted", "refuted", "not settled"]),
 )
 def test_verdicts_of_trained_figures(sparse, dense, complete, verdicts):
     by_point = {(10.0, 0.2): sparse, (10.0, 0.5): dense, (10.0, 1.0): complete}
@@ -158,17 +157,15 @@ def draws(ldp, pairwise, corn):
     return [{"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": 0.0}] * 3
 
 
-@pytest.mark.parametrize(
-    ("says", "by_p", "verdicts"),
-    [
-        ({3.0: (3.1, 4), 10.0: (11, 12)}, {0.2: draws(2, 1.5, 0.5)}, ["confirmed"] * 4),
-        (
-            {3.0: (3.1, 4), 20.0: (1, 22)},
-            {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
-            ["refuted"] * 3 + ["direction only"],
-        ),
-        ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
-    ],
+@each(
+    "says, by_p, verdicts",
+    ({3.0: (3.1, 4), 10.0: (11, 12)}, {0.2: draws(2, 1.5, 0.5)}, ["confirmed"] * 4),
+    (
+        {3.0: (3.1, 4), 20.0: (1, 22)},
+        {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
+        ["refuted"] * 3 + ["direction only"],
+    ),
+    ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
 )
 def test_verdicts(says, by_p, verdicts):
     assert [part.verdict for part in whisper_figures.judged(says, by_p)] == verdicts
@@ -212,3 +209,38 @@ def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypa
     assert best.verdict == "confirmed"
     for panel in done.numbers["panels"]:
         assert panel["lines"]["CorN"][0] == pytest.approx(0.5 + 0.001 * np.arange(seeds))
+
+
+def random_weights(graph, rng):
+    """Symmetric, on the graph, rows that sum to one."""
+    n = len(graph)
+    W = np.zeros((n, n))
+    for i, j in graph.edges:
+        W[i, j] = W[j, i] = rng.random()
+    W /= max(1.0, W.sum(axis=1).max())
+    return W + np.diag(1 - W.sum(axis=1))
+
+
+@given(30, graph=connected_graphs(2, 6), seed=st.integers(0, 2**16))
+def test_no_weights_leave_less_noise_than_the_bound(graph, seed):
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((len(graph), len(graph)))
+    R = root @ root.T
+    start = mfdl.gossip.metropolis_hastings(graph).weights.toarray()
+    weights = least_noise_weights(graph, R, start)
+    W = weights.gossip.weights.toarray()
+    assert weights.gossip.is_doubly_stochastic
+    assert weights.gossip.is_symmetric
+    assert weights.objective == pytest.approx(np.trace(W @ R @ W.T))
+    for other in [start, *(random_weights(graph, rng) for _ in range(20))]:
+        assert np.trace(other @ R @ other.T) >= weights.lower_bound
+    assert weights.lower_bound <= weights.objective
+    assert weights.objective - weights.lower_bound <= 1e-3 * np.trace(R)
+
+
+def test_designs_decrease_and_are_certified():
+    design = joint_design("erdos-renyi:n=8,p=0.6,seed=1")
+    assert all(after <= before for before, after in zip(design.objectives, design.objectives[1:], strict=False))
+    assert design.objectives[-1] < 0.95 * design.objectives[0]
+    assert max(design.gaps) < 2e-3
+    assert np.linalg.inv(design.covariance.covariance).diagonal().max() <= 1 + 1e-9

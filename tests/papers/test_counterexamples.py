@@ -14,8 +14,7 @@ from scipy.stats import norm
 
 from mfdl import gossip
 from mfdl.privacy.gaussian import delta_from_mu
-from mfdl.testing import check_claim, claim, describe, exact_delta, exact_epsilon
-from mfdl.testing.oracles import elliptope_reference, exact_view_gram
+from mfdl.testing import check_claim, claim, describe, elliptope_reference, exact_delta, exact_epsilon, exact_view_gram
 from mfdl.testing.strategies import random_encoder
 from mfdl_papers import all_facts, published_claims
 from mfdl_papers.corn.corn_claims import NoisySystem, covariances
@@ -38,8 +37,6 @@ THIRDS = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3  # a path of three
 
 
 # ---- numbers that take more than a line ------------------------------------------------------------------------
-
-
 def between_normals(mu):
     """Total variation of two normal distributions at distance mu."""
     return 2 * norm.cdf(mu / 2) - 1
@@ -128,7 +125,6 @@ def bipartite(a, b):
 
 
 # ---- the table -------------------------------------------------------------------------------------------------
-
 PRINTED_SUM, EXACT_SUM = three_participations()
 SLOPE, BUDGET = searched(3, 1000, 1)
 RENYI_OF_27 = by_renyi(27**2 / (8 * L))
@@ -348,8 +344,6 @@ def test_where_a_claim_begins_to_fail(id, case, last, first):
 
 
 # ---- what takes more than two numbers ---------------------------------------------------------------------------
-
-
 def test_reacting_gradients_reach_the_numbers_of_the_table():
     """Claimed are 0.126 and, by Muffliato's sum of 1/3, 0.227; with non-adaptive gradients 1/10 is exact."""
     assert_allclose([between_normals(math.sqrt(x)) for x in (1 / 10, 1 / 3)], [0.1256, 0.2272], atol=5e-5)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from effort import FEWEST, examples
+from vocabulary import refuses
 
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
 from mfdl_papers import all_facts, errata, fact, facts, published_claims
 from mfdl_papers.facts import KINDS, claims_tables, corrections, markdown_row
@@ -82,13 +82,11 @@ def test_the_corrections_of_a_paper_are_its_wrong_facts_with_what_shows_them(pap
 
 
 def test_corrections_of_an_unknown_paper_are_refused():
-    with pytest.raises(InvalidInput, match="unknown paper 'MAFALD'; did you mean 'MAFALDA'"):
-        corrections("MAFALD")
+    refuses("unknown paper 'MAFALD'; did you mean", corrections, "MAFALD")
 
 
 def test_unknown_facts_are_refused_and_errata_are_sentences():
-    with pytest.raises(InvalidInput, match="did you mean 'whisper-10'"):
-        fact("whisper-1")
+    refuses("did you mean 'whisper-10'", fact, "whisper-1")
     assert errata("whisper-10") == "(10): the inequality is reversed: vanishing noise is feasible, with objective 0."
 
 

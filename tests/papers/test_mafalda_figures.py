@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from vocabulary import each
 from writers_of_digits import put_femnist
 
 import mfdl
@@ -24,16 +25,14 @@ def around(*losses):
     return np.array([loss + SEEDS if math.isinf(loss) else loss + SEEDS * loss for loss in losses])
 
 
-@pytest.mark.parametrize(
-    ("ours", "baseline", "verdict"),
-    [
-        (0.69, 1.0, "confirmed"),
-        (0.60, 1.0, "confirmed"),
-        (0.90, 1.0, "direction only"),
-        (1.10, 1.0, "refuted"),
-        (math.inf, 1.0, "not settled"),
-        (5.0, 9.0, "not settled"),  # a constant prediction is better than both
-    ],
+@each(
+    "ours, baseline, verdict",
+    (0.69, 1.0, "confirmed"),
+    (0.60, 1.0, "confirmed"),
+    (0.90, 1.0, "direction only"),
+    (1.10, 1.0, "refuted"),
+    (math.inf, 1.0, "not settled"),
+    (5.0, 9.0, "not settled"),  # a constant prediction is better than both
 )
 def test_31_percent_of_figure_3_at_one_budget(ours, baseline, verdict):
     finals = {"mafalda": around(ours)[0], "dp-dsgd": baseline + SEEDS[::-1] / 2}
@@ -62,15 +61,13 @@ def share_of(ours, baseline, without_noise=None):
     return budget_panels.judge_share("here", EPSILONS, finals | {"mafalda": ours, "dp-dsgd": baseline})
 
 
-@pytest.mark.parametrize(
-    ("ours", "verdict", "share"),
-    [
-        ((0.75, 0.5, 0.4), "confirmed", 0.25),
-        ((1.0, 0.74, 0.4), "direction only", None),
-        ((1.0, 0.8, 0.7), "refuted", None),
-        ((1.0, 0.9, 0.8), "not settled", math.inf),  # never comes there, by which nothing is measured
-        ((math.inf, 0.7, 0.4), "refuted", None),  # at 4, where the baseline is
-    ],
+@each(
+    "ours, verdict, share",
+    ((0.75, 0.5, 0.4), "confirmed", 0.25),
+    ((1.0, 0.74, 0.4), "direction only", None),
+    ((1.0, 0.8, 0.7), "refuted", None),
+    ((1.0, 0.9, 0.8), "not settled", math.inf),  # never comes there, by which nothing is measured
+    ((math.inf, 0.7, 0.4), "refuted", None),  # at 4, where the baseline is
 )
 def test_half_the_epsilon(ours, verdict, share):
     baseline = around(1.0, 0.75 / 1.01, 0.5)
@@ -302,17 +299,15 @@ def at(distance, exact, coded, formula=None, squared=10.0, graph="made up, 5 nod
     return figure_2.SumsAtDistance(graph, distance, 1, exact, exact, formula or exact, squared, coded)
 
 
-@pytest.mark.parametrize(
-    ("points", "verdicts"),
-    [
-        ([at(1, 1, 10), at(2, 0.5, 10), at(3, 0.01, 1)], ["confirmed"] * 5),
-        (
-            [at(1, 9, 10, formula=11), at(2, 2, 6), at(3, 0.1, 1.1)],
-            ["refuted", "confirmed", "direction only", "direction only", "refuted"],
-        ),
-        ([at(1, 11, 10), at(2, 5, 1), at(3, 1, 0.5)], ["refuted"] * 5),
-        ([at(1, 1, 10), at(2, 0.5, 10)], ["confirmed", "confirmed", "confirmed", "not run", "confirmed"]),
-    ],
+@each(
+    "points, verdicts",
+    ([at(1, 1, 10), at(2, 0.5, 10), at(3, 0.01, 1)], ["confirmed"] * 5),
+    (
+        [at(1, 9, 10, formula=11), at(2, 2, 6), at(3, 0.1, 1.1)],
+        ["refuted", "confirmed", "direction only", "direction only", "refuted"],
+    ),
+    ([at(1, 11, 10), at(2, 5, 1), at(3, 1, 0.5)], ["refuted"] * 5),
+    ([at(1, 1, 10), at(2, 0.5, 10)], ["confirmed", "confirmed", "confirmed", "not run", "confirmed"]),
 )
 def test_verdicts_on_made_up_numbers(points, verdicts):
     assert [part.verdict for part in figure_2.judge(points)] == verdicts

@@ -5,11 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from scipy import stats
+from vocabulary import assume, each, given, refuses, st
 
-from mfdl.errors import InvalidInput
 from mfdl_papers.figures import VERDICTS, Verdict, trained_panels, verdicts
 from mfdl_papers.figures.verdicts import Effect
 
@@ -19,43 +17,39 @@ CLAIMED = st.one_of(st.just(0.0), st.floats(0.05, 1.5))
 INF = math.inf
 
 
-@pytest.mark.parametrize(
-    ("values", "claimed", "word"),
-    [
-        ([0.30, 0.32, 0.35], 0.31, CONFIRMED),
-        ([0.40, 0.42, 0.41], 0.31, CONFIRMED),  # more than claimed
-        ([0.10, 0.12, 0.11], 0.31, DIRECTION),
-        ([0.9, -0.8, 0.85], 0.31, UNSETTLED),  # reaches the claim, and no effect as well
-        ([0.01, -0.01, 0.0], 0.31, REFUTED),  # a direction is not excluded, the size is
-        ([-0.1, -0.12, -0.2], 0.31, REFUTED),
-        ([-0.039, 0.4, -0.6], 0.31, UNSETTLED),  # a mean on the wrong side settles nothing
-        ([0.35], 0.31, UNSETTLED),  # one seed
-        ([-5.0], 0.0, UNSETTLED),
-        ([0.1, 0.2, 0.15], 0.0, CONFIRMED),
-        ([-0.1, -0.2, -0.15], 0.0, REFUTED),
-        ([0.1, 0.9, -0.4], 0.0, UNSETTLED),
-        ([INF, INF], 0.31, CONFIRMED),
-        ([-INF, -INF], 0.0, REFUTED),
-        ([0.3, INF, 0.3], 0.31, UNSETTLED),
-        ([INF, -INF], 0.0, UNSETTLED),
-        ([math.nan, 1.0], 0.0, UNSETTLED),
-    ],
+@each(
+    "values, claimed, word",
+    ([0.30, 0.32, 0.35], 0.31, CONFIRMED),
+    ([0.40, 0.42, 0.41], 0.31, CONFIRMED),  # more than claimed
+    ([0.10, 0.12, 0.11], 0.31, DIRECTION),
+    ([0.9, -0.8, 0.85], 0.31, UNSETTLED),  # reaches the claim, and no effect as well
+    ([0.01, -0.01, 0.0], 0.31, REFUTED),  # a direction is not excluded, the size is
+    ([-0.1, -0.12, -0.2], 0.31, REFUTED),
+    ([-0.039, 0.4, -0.6], 0.31, UNSETTLED),  # a mean on the wrong side settles nothing
+    ([0.35], 0.31, UNSETTLED),  # one seed
+    ([-5.0], 0.0, UNSETTLED),
+    ([0.1, 0.2, 0.15], 0.0, CONFIRMED),
+    ([-0.1, -0.2, -0.15], 0.0, REFUTED),
+    ([0.1, 0.9, -0.4], 0.0, UNSETTLED),
+    ([INF, INF], 0.31, CONFIRMED),
+    ([-INF, -INF], 0.0, REFUTED),
+    ([0.3, INF, 0.3], 0.31, UNSETTLED),
+    ([INF, -INF], 0.0, UNSETTLED),
+    ([math.nan, 1.0], 0.0, UNSETTLED),
 )
 def test_the_word_of_one_effect(values, claimed, word):
     assert Effect.sampled("", values, claimed).word() == word
 
 
-@pytest.mark.parametrize(
-    ("value", "claimed", "error", "word"),
-    [
-        (2.0, 1.0, 0.0, CONFIRMED),
-        (0.5, 1.0, 0.0, DIRECTION),
-        (0.95, 1.0, 0.1, CONFIRMED),
-        (0.0, 0.0, 0.0, REFUTED),
-        (-1.0, 1.0, 0.0, REFUTED),
-        (0.1, 0.0, 0.2, UNSETTLED),
-        (INF, 1.0, 0.0, CONFIRMED),
-    ],
+@each(
+    "value, claimed, error, word",
+    (2.0, 1.0, 0.0, CONFIRMED),
+    (0.5, 1.0, 0.0, DIRECTION),
+    (0.95, 1.0, 0.1, CONFIRMED),
+    (0.0, 0.0, 0.0, REFUTED),
+    (-1.0, 1.0, 0.0, REFUTED),
+    (0.1, 0.0, 0.2, UNSETTLED),
+    (INF, 1.0, 0.0, CONFIRMED),
 )
 def test_a_number_without_randomness(value, claimed, error, word):
     assert Effect.exact("", value, claimed, error=error).word() == word
@@ -186,49 +180,42 @@ def test_the_verdict_of_a_figure_is_the_worst_of_what_was_run():
     assert verdicts.overall([missing]) == NOT_RUN
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: Effect.sampled("a", []), "a value for each seed"),
-        (lambda: Effect("a", [1.0, 2.0], error=0.0), "a value for each seed"),
-        (lambda: Effect.exact("a", 1.0, -1.0), "must be >= 0"),
-        (lambda: Verdict("a", [], "", quantifier="evry"), "did you mean 'every'"),
-        (lambda: trained_panels.log_ratios(np.array([]), np.array([])), "paired losses"),
-        (lambda: trained_panels.log_ratios(np.ones(3), np.ones(1)), "paired losses"),
-    ],
+@each(
+    "wrong, message",
+    (lambda: Effect.sampled("a", []), "a value for each seed"),
+    (lambda: Effect("a", [1.0, 2.0], error=0.0), "a value for each seed"),
+    (lambda: Effect.exact("a", 1.0, -1.0), "must be >= 0"),
+    (lambda: Verdict("a", [], "", quantifier="evry"), "did you mean 'every'"),
+    (lambda: trained_panels.log_ratios(np.array([]), np.array([])), "paired losses"),
+    (lambda: trained_panels.log_ratios(np.ones(3), np.ones(1)), "paired losses"),
 )
 def test_bad_numbers_are_refused(wrong, message):
-    with pytest.raises(InvalidInput, match=message):
-        wrong()
+    refuses(message, wrong)
 
 
 LOW, MIDDLE, HIGH = np.array([1.0, 1.1, 0.9]), np.array([2.0, 0.9, 1.2]), np.array([3.0, 3.3, 2.9])
 ONE = np.array([1.0])
 
 
-@pytest.mark.parametrize(
-    ("points", "verdict"),
-    [
-        ({3: (LOW, HIGH), 10: (LOW, HIGH)}, CONFIRMED),
-        ({3: (LOW, HIGH), 10: (LOW, MIDDLE)}, UNSETTLED),  # below in the mean, not surely
-        ({3: (LOW, HIGH), 10: (HIGH, LOW)}, REFUTED),
-        ({3: (ONE, 2 * ONE)}, UNSETTLED),  # one seed
-        ({3: (np.array([1.0, np.nan, 1.0]), np.array([np.nan, 2.0, 2.0]))}, UNSETTLED),
-    ],
+@each(
+    "points, verdict",
+    ({3: (LOW, HIGH), 10: (LOW, HIGH)}, CONFIRMED),
+    ({3: (LOW, HIGH), 10: (LOW, MIDDLE)}, UNSETTLED),  # below in the mean, not surely
+    ({3: (LOW, HIGH), 10: (HIGH, LOW)}, REFUTED),
+    ({3: (ONE, 2 * ONE)}, UNSETTLED),  # one seed
+    ({3: (np.array([1.0, np.nan, 1.0]), np.array([np.nan, 2.0, 2.0]))}, UNSETTLED),
 )
 def test_orders(points, verdict):
     assert Verdict("", trained_panels.below(points), "").verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "verdict"),
-    [
-        (LOW, LOW * np.array([1.05, 0.95, 1.0]), CONFIRMED),
-        (LOW, 1.5 * LOW, CONFIRMED),
-        (LOW, 3 * LOW, REFUTED),
-        (LOW, MIDDLE, UNSETTLED),
-        (ONE, ONE, UNSETTLED),
-    ],
+@each(
+    "a, b, verdict",
+    (LOW, LOW * np.array([1.05, 0.95, 1.0]), CONFIRMED),
+    (LOW, 1.5 * LOW, CONFIRMED),
+    (LOW, 3 * LOW, REFUTED),
+    (LOW, MIDDLE, UNSETTLED),
+    (ONE, ONE, UNSETTLED),
 )
 def test_ties_are_tests_of_equivalence(a, b, verdict):
     for pair in ((a, b), (b, a)):

@@ -5,23 +5,18 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
+from vocabulary import each, given, st
 
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.testing import connected_graphs
 from mfdl_papers import zip_dl
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `assume` outside")  # claims are called with one case
 
 
-@examples(25)
-@given(graph=connected_graphs(min_nodes=2, max_nodes=4), steps=st.integers(1, 3))
+@given(25, graph=connected_graphs(min_nodes=2, max_nodes=4), steps=st.integers(1, 3))
 def test_the_matrices_are_those_of_the_library(graph, steps):
     """Two ways from the paper's lines to a view: written out, and by the recursion of `algorithms.zip_dl`."""
     W = gossip.metropolis_hastings(graph)
@@ -86,14 +81,12 @@ def brute_force_variation(weight, first, second, noise):
     return float(np.abs(p - q).sum() * last_step / 2)
 
 
-@pytest.mark.parametrize(
-    ("weight", "first", "waves", "noise"),
-    [
-        (0.5, (1, 0), ([0, 1], [0, 1]), 1),
-        (0.5, (1, 0), ([1, -1], [1, -1]), 2),
-        (0.25, (0.5, -0.5), ([0.5, -0.5, 0], [-0.5, 0.5]), 1),
-        (0.5, (0.5, -0.5), ([0.5], [-0.5]), 3),
-    ],
+@each(
+    "weight, first, waves, noise",
+    (0.5, (1, 0), ([0, 1], [0, 1]), 1),
+    (0.5, (1, 0), ([1, -1], [1, -1]), 2),
+    (0.25, (0.5, -0.5), ([0.5, -0.5, 0], [-0.5, 0.5]), 1),
+    (0.5, (0.5, -0.5), ([0.5], [-0.5]), 3),
 )
 def test_the_integral_is_the_plain_sum(weight, first, waves, noise):
     second = tuple(zip_dl.wave_of(wave) for wave in waves)

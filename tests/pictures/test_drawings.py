@@ -8,13 +8,12 @@ from xml.etree import ElementTree
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from last_bits import nudged
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
+from vocabulary import given, st
 
 from mfdl import graphs
 from mfdl.pictures import style
@@ -34,9 +33,8 @@ from mfdl.pictures.themed_svg import themed_svg
 
 SERIES = style.series_looks(["a$b$", "mafalda", "a name of many characters"])
 
+
 # ---- looks -----------------------------------------------------------------------------------------------------------
-
-
 def test_colours_are_fixed_per_name_and_series_differ_without_them():
     names = [*style.KNOWN, "file:a.npz", "file:b.npz"]
     assert len({look.colour for look in style.mechanism_looks(names)}) == len(names)
@@ -57,8 +55,6 @@ def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
 
 
 # ---- axes and names --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
 def test_names_never_overlap_and_stay_inside(wanted):
     placed = spread(wanted, 0.1)
@@ -140,8 +136,6 @@ def test_equally_correlated_pairs_are_drawn_in_their_order(seed):
 
 
 # ---- SVG in a page ---------------------------------------------------------------------------------------------------
-
-
 def themed(figure):
     """The drawing as elements; its colours are variables but in cells, and it has no ids."""
     text = themed_svg(figure, "title", SERIES.values())

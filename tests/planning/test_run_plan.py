@@ -1,6 +1,7 @@
-"""`mfdl.plan`: names of designs, closed forms, shared calibrations, budgets of cost, and refusals."""
+"""`mfdl.plan`: names of designs, closed forms, predictions against the recursion, budgets of cost, and refusals."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -8,21 +9,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from last_bits import nudged
+from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, trust
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust
 from mfdl.algorithms import registry
 from mfdl.factorization import NotConverged
+from mfdl.noise import IndependentNoise, LocalNoise
+from mfdl.objective import Curvature, NoiseObjective
 from mfdl.planning import Design
-from mfdl.planning.design import DesignGrid
+from mfdl.planning.design import DesignGrid, NoiseGain, age_gram, predicted_loss
 from mfdl.planning.run_plan import PlannedDesign, pareto_optimal
+from mfdl.released import ReleasedModel
+from mfdl.testing.strategies import encoders, gossip_matrices
+from mfdl.testing.strategies.graphs import polynomials
 
 RING = "ring:n=4"
-PRIVACY = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(**ZERO_OUT)
 SMALL = {"batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
 NAMES = (
     "dp-dsgd,b=1,k=160",
@@ -39,50 +44,42 @@ def test_the_name_of_a_design_is_read_back(name):
     assert dataclasses.replace(design) == design
 
 
-@examples(40)
 @given(
-    b=st.integers(1, 20),
-    k=st.integers(1, 20),
-    rounds=st.integers(1, 9),
-    model=st.sampled_from(["last", "average:1", "exponential:2+1"]),
-    bins=st.booleans(),
-)
+    40, b=st.integers(1, 20), k=st.integers(1, 20), rounds=st.integers(1, 9),
+    model=st.sampled_from(["last", "average:1", "exponential:2+1"]), bins=st.booleans(),
+)  # fmt: skip
 def test_every_design_is_read_back(b, k, rounds, model, bins):
     design = Design("dp-dsgd", b, k, rounds, "balls-in-bins" if bins and b > 1 else "cyclic", model)
     assert Design.parse(design.name) == design
     assert design.scheme().num_steps == b * k
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("dp-dsgd", "needs b=NUMBER"),
-        ("dp-dsgd,b=2", "needs k=NUMBER"),
-        ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
-        ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
-        ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
-        ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
-        ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
-        ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
-        ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
-        ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
-        ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
-    ],
+@each(
+    "text, words",
+    ("dp-dsgd", "needs b=NUMBER"),
+    ("dp-dsgd,b=2", "needs k=NUMBER"),
+    ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
+    ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
+    ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
+    ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
+    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
+    ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
+    ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
+    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
+    ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
 )
 def test_other_texts_are_refused_as_designs(text, words):
-    with pytest.raises(InvalidInput, match=words):
-        Design.parse(text)
+    refuses(words, Design.parse, text)
 
 
 def test_a_plan_refuses_to_run_without_noise():
-    with pytest.raises(InvalidInput, match="mechanism none has no privacy"):
-        mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=["none,b=1,k=2"])
+    refuses("mechanism none has no privacy", mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=["none,b=1,k=2"])
 
 
-@examples(20)
 @given(
-    b=st.sampled_from([1, 2, 5]), k=st.integers(1, 6), mu=st.sampled_from([0.2, 1.0]), clip=st.sampled_from([1.0, 2.0])
-)
+    20, b=st.sampled_from([1, 2, 5]), k=st.integers(1, 6), mu=st.sampled_from([0.2, 1.0]),
+    clip=st.sampled_from([1.0, 2.0]),
+)  # fmt: skip
 def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip):
     design = Design("dp-dsgd", b, k)
     plan = mfdl.plan(RING, 50, mfdl.Privacy(adjacency="zero-out", clip_norm=clip), mu=mu, designs=[design])
@@ -95,7 +92,7 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
     plan = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
     for planned in plan.designs[::5]:
         design = planned.design
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
+        dynamics = dynamics_on(RING, 0.3, gossip_rounds=design.gossip_rounds)
         algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
         target = {"adjacency": "zero-out", "clip_norm": 1.0}
         mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
@@ -110,16 +107,12 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
 
 def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     design = Design("muffliato", 2, 2, 2, release_model="average:2")
-    plan = mfdl.plan(
-        RING, 10, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0, designs=[design]
-    )
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 1.0, gossip_rounds=2)
+    plan = mfdl.plan(RING, 10, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0, designs=[design])
+    dynamics = dynamics_on(RING, 1.0, gossip_rounds=2)
     algorithm = (
         mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     )
-    mechanism = mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0
-    )
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model
     assert plan.best.guarantee.trust == "pndp"
@@ -165,30 +158,27 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
     assert [design.label for design in secret] == ["mafalda,bins"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "error", "words"),
-    [
-        ({"records": 0}, InvalidInput, "records must be an integer >= 1"),
-        ({"mu": None}, InvalidInput, "exactly one target"),
-        ({"epsilon": 1.0, "delta": 1e-5}, InvalidInput, "exactly one target"),
-        ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
-        ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
-        ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
-        ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
-        ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
-        ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
-        ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
-        ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
-        ({"mechanisms": ["mafalda@all/curvature=power:1"]}, UnsupportedMechanism, "depends on the learning rate"),
-        ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
-        ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
-        ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
-    ],
+@each(
+    "changed, error, words",
+    ({"records": 0}, InvalidInput, "records must be an integer >= 1"),
+    ({"mu": None}, InvalidInput, "exactly one target"),
+    ({"epsilon": 1.0, "delta": 1e-5}, InvalidInput, "exactly one target"),
+    ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
+    ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
+    ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
+    ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
+    ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
+    ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
+    ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
+    ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
+    ({"mechanisms": ["mafalda@all/curvature=power:1"]}, UnsupportedMechanism, "depends on the learning rate"),
+    ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
+    ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
+    ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
 )
 def test_what_is_refused(changed, error, words):
     given = {"graph": RING, "records": 50, "privacy": PRIVACY, "mu": 1.0, **SMALL, **changed}
-    with pytest.raises(error, match=words):
-        mfdl.plan(**given)
+    refuses(words, mfdl.plan, **given, error=error)
 
 
 def test_released_weights_are_those_of_the_model_that_is_published():
@@ -238,8 +228,7 @@ def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch)
     plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names)
     assert ([planned.design.name for planned in plan.designs], plan.left_out) == (names[:1], tuple(names[1:]))
     assert solved == ["mafalda"]  # once for both
-    with pytest.raises(NotConverged):
-        mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names[1:])
+    refuses(".", mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=names[1:], error=NotConverged)
 
 
 def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
@@ -251,3 +240,91 @@ def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
     assert content["graph"] == RING
     assert "trust model ldp), zero-out" in content["guarantee"]
     assert "participation cyclic, adaptive" in content["guarantee"]
+
+
+def gain_of(W, rounds, T, released, noising, polynomial="powers"):
+    dynamics = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial)
+    ages, published = (age_gram(dynamics, T, further) for further in (0, released.rounds_of_gossip))
+    return NoiseGain.of(released, noising, ages, published)
+
+
+def simulated(W, shifts, T, released, noising, rate, curvature, start):
+    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
+    n, N = W.num_nodes, np.eye(T) if noising is None else noising
+    step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
+    models, bias = np.zeros((n, T * n)), np.full(n, start)
+    published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
+    for t, weight in enumerate(released.of_steps(T)):
+        on_the_way += np.square(models).sum() / (n * T)
+        models = step @ ((1 - rate * curvature) * models - rate * np.kron(N[t], np.eye(n)))
+        bias = step @ ((1 - rate * curvature) * bias)
+        published, published_bias = published + weight * models, published_bias + weight * bias
+    further = np.linalg.matrix_power(W.dense(), released.rounds_of_gossip)
+    return np.square(further @ published_bias).mean(), np.square(further @ published).sum() / n, on_the_way
+
+
+@given(
+    60, W=gossip_matrices(max_nodes=4), C=st.none() | encoders(5), rounds=st.integers(1, 3),
+    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]), rate=st.sampled_from([0.1, 0.5, 1.0]),
+    data=st.data(),
+)  # fmt: skip
+def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
+    noising = None if C is None else np.linalg.inv(C)
+    T, released = 4 if C is None else len(C), ReleasedModel(model)
+    values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
+    polynomial = data.draw(polynomials(W))
+    shifts = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial).shifts
+    gain = gain_of(W, rounds, T, released, noising, polynomial)
+    (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
+    expected = np.zeros(3)
+    for value in values:
+        parts = np.array(simulated(W, shifts, T, released, noising, rate, value, start))
+        expected += value / 2 * parts * [1, scale**2, scale**2]
+    assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
+    assert loss.total == pytest.approx(expected.sum())
+
+
+@given(40, W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
+def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, T, rate):
+    if not W.is_symmetric:
+        return
+    stds = [gain_of(W, rounds, T, ReleasedModel(), None).published_std(1 - rate) for rounds in (1, 2, 3, 5)]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(stds))
+
+
+def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_mode():
+    """What docs/plan.md says of averages: two rounds turn a mode that changes its sign into one that does not."""
+    W = gossip.from_array([[0.05, 0.95], [0.95, 0.05]])
+    single_round, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
+    assert two > single_round
+
+
+def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
+    W = gossip.metropolis_hastings("path:n=3")
+    two = Dynamics(W, gossip_rounds=2)
+    assert_allclose(age_gram(two, 6)[:4, :4], age_gram(two, 4), rtol=1e-12)
+
+
+def test_a_long_spectrum_is_compressed_without_changing_the_prediction():
+    spectrum, rates = Curvature.parse("power:1:5000"), np.array([0.1, 1.0])
+    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel("average:3"), None)
+    whole = predicted_loss(gain, spectrum, rates, 0.1, 1.0)
+    parts = [
+        predicted_loss(gain, Curvature(np.asarray(spectrum.eigenvalues)[i : i + 10]), rates, 0.1, 1.0)
+        for i in range(0, 5000, 10)
+    ]
+    for r, loss in enumerate(whole):
+        for name in ("bias", "published", "on_the_way"):
+            assert getattr(loss, name) == pytest.approx(sum(getattr(part[r], name) for part in parts), rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["last", "average:3"])
+@pytest.mark.parametrize("C", [None, np.tri(6)])
+def test_noise_costs_what_the_objective_says(C, model):
+    W, curvature = gossip.metropolis_hastings("path:n=3"), Curvature.parse("power:1:4")
+    gain = gain_of(W, 2, 6, ReleasedModel(model), None if C is None else np.linalg.inv(C))
+    (loss,) = predicted_loss(gain, curvature, np.array([0.5]), 0.2, 1.0)
+    noise = IndependentNoise(6, 3) if C is None else LocalNoise(C, 3)
+    weights = ErrorWeights(f"released:{model}", curvature=curvature)
+    expected = NoiseObjective(Dynamics(W, 0.5, gossip_rounds=2), 6, weights).excess_loss(noise, 0.2)
+    assert_allclose([loss.published, loss.on_the_way], [expected.published.value, expected.on_the_way.value])

@@ -8,28 +8,21 @@ import networkx as nx
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, TrustModel, View, account, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account
-from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.privacy.victim_sensitivity import worst_adaptive
-from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
-from mfdl.testing.strategies import gossip_matrices, integer_views
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
+from mfdl.testing import clear_rank, gossip_matrices, integer_views, of_node, pinv_gram
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
-FEW = examples(25)
+FEW = 25
 
 
 def squared(algorithm, model, *, victims=None, release=None, scheme=None, method="exact"):
@@ -73,10 +66,7 @@ def clear(algorithm, model, release=None):
 
 
 # ---- more seen, more known -----------------------------------------------------------------------------------------
-
-
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
     shapes = {"seen": (R, n), "known_noise": (T, algorithm.noise.columns_per_step)}
@@ -95,8 +85,7 @@ def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     never_below(squared(algorithm, large), squared(algorithm, small))
 
 
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_who_sees_more_by_name_never_loses_less(algorithm, data):
     """More attackers, all messages for an average or none, more models released."""
     releases = ("none", "average", "all")
@@ -118,8 +107,9 @@ def test_who_sees_more_by_name_never_loses_less(algorithm, data):
     never_below(squared(algorithm, more[0], release=more[1]), squared(algorithm, less[0], release=less[1]))
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
+@given(
+    FEW, algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data()
+)
 def test_pndp_is_never_above_ldp(algorithm, attacker, data):
     """Per victim, with released models or without; and sum |X| of the paper does exceed it."""
     release = data.draw(st.sampled_from(["none", "average", "all"]))
@@ -127,8 +117,7 @@ def test_pndp_is_never_above_ldp(algorithm, attacker, data):
     never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Central(), release=release))
 
 
-@FEW
-@given(algorithm=small_algorithms(min_nodes=3), data=st.data())
+@given(FEW, algorithm=small_algorithms(min_nodes=3), data=st.data())
 def test_levels_of_secldp(algorithm, data):
     """Eavesdropper <= colluding <= coalitions of that size <= full collusion, per victim."""
     inside = tuple(sorted(data.draw(st.sets(st.integers(0, algorithm.num_nodes - 1), min_size=1, max_size=2))))
@@ -143,15 +132,13 @@ def test_levels_of_secldp(algorithm, data):
     assert_allclose([largest[u] for u in full], list(full.values()), rtol=1e-9)
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
+@given(FEW, algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
 def test_full_collusion_is_ldp_for_local_noise(algorithm):
     ldp, full = squared(algorithm, trust.LDP()), squared(algorithm, trust.FullCollusion())
     assert_allclose(list(full.values()), list(ldp.values()), rtol=1e-9)
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
+@given(FEW, algorithm=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
 def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
     """And equals the loss without any shared noise, 1 / sigma_ldp^2 a step."""
     T = algorithm.num_steps
@@ -166,10 +153,7 @@ def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
 
 
 # ---- more steps, less noise ----------------------------------------------------------------------------------------
-
-
-@FEW
-@given(kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
+@given(FEW, kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
 def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
     W = data.draw(gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric", "uniform", "general")))
@@ -179,8 +163,7 @@ def test_more_steps_never_less_loss(kind, T, data):
             never_below(squared(long, model, release="none"), squared(short, model, release="none"))
 
 
-@FEW
-@given(algorithm=small_algorithms(kinds=("decor",)), data=st.data())
+@given(FEW, algorithm=small_algorithms(kinds=("decor",)), data=st.data())
 def test_less_noise_never_less_loss(algorithm, data):
     model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Eavesdropper(), trust.Colluding((0,)), trust.LDP()]))
     low, high = ({name: data.draw(st.sampled_from(values)) for name, values in SIGMAS} for _ in range(2))
@@ -193,8 +176,7 @@ def test_less_noise_never_less_loss(algorithm, data):
 SIGMAS = (("sigma_ldp", [0.25, 0.5, 1.0]), ("sigma_cor", [0.0, 0.5, 2.0]))
 
 
-@FEW
-@given(algorithm=small_algorithms(T=4), attacker=st.integers(0, 1))
+@given(FEW, algorithm=small_algorithms(T=4), attacker=st.integers(0, 1))
 def test_more_participation_never_less_loss(algorithm, attacker):
     model = trust.PNDP([attacker])
     once, twice, always = (squared(algorithm, model, scheme=s) for s in (Single(4), Cyclic(2, 2), EveryStep(4)))
@@ -203,16 +185,13 @@ def test_more_participation_never_less_loss(algorithm, attacker):
 
 
 # ---- data processing and joint releases ----------------------------------------------------------------------------
-
-
 def value(A, B):
     T = A.shape[1]
     (sensitivity,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
     return sensitivity.squared
 
 
-@examples(100)
-@given(case=integer_views(max_rows=4), data=st.data())
+@given(100, case=integer_views(max_rows=4), data=st.data())
 def test_combinations_of_rows_never_say_more(case, data):
     A, B = case
     rows = data.draw(st.integers(1, 4))
@@ -221,8 +200,7 @@ def test_combinations_of_rows_never_say_more(case, data):
     assert value(M @ A, M @ B) <= value(A, B) * SLACK + 1e-9
 
 
-@examples(100)
-@given(case=integer_views(max_rows=5), data=st.data())
+@given(100, case=integer_views(max_rows=5), data=st.data())
 def test_a_joint_release_is_never_below_its_marginals(case, data):
     """Pitfall 4: outputs with coupled noise, in any grouping; mu^2 of independent ones adds up."""
     A, B = case
@@ -237,10 +215,7 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
 
 
 # ---- exact and certified -------------------------------------------------------------------------------------------
-
-
-@FEW
-@given(algorithm=small_algorithms(), data=st.data())
+@given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
     scheme = data.draw(st.sampled_from([EveryStep(algorithm.num_steps), Single(algorithm.num_steps)]))
@@ -250,23 +225,10 @@ def test_exact_is_never_above_certified(algorithm, data):
 
 
 # ---- Florentine families, attacker 0, uniform gossip, ten steps ----------------------------------------------------
-
 FLORENTINE = {
-    1: 9.3985964,
-    2: 0.1300925,
-    3: 0.0603585,
-    4: 0.1591753,
-    5: 0.3324859,
-    6: 0.5089556,
-    7: 0.5363897,
-    8: 0.4365077,
-    9: 0.4559212,
-    10: 0.1278732,
-    11: 0.0647522,
-    12: 0.2517728,
-    13: 0.0676243,
-    14: 0.0212464,
-}
+    1: 9.3985964, 2: 0.1300925, 3: 0.0603585, 4: 0.1591753, 5: 0.3324859, 6: 0.5089556, 7: 0.5363897, 8: 0.4365077,
+    9: 0.4559212, 10: 0.1278732, 11: 0.0647522, 12: 0.2517728, 13: 0.0676243, 14: 0.0212464,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +259,6 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
 
 
 # ---- what comes out ------------------------------------------------------------------------------------------------
-
 RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
 
 
@@ -315,16 +276,12 @@ def test_every_victim_has_two_numbers():
 def test_victims_that_are_asked_for():
     calls = []
     few = sensitivity_by_victim(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
-    assert [loss.victim for loss in few] == [4, 2]
-    assert len(calls) == 6
-    with pytest.raises(InvalidInput, match=r"below 6, got 99"):
-        sensitivity_by_victim(RING, trust.PNDP([0]), victims=[99])
-    with pytest.raises(InvalidInput, match="victim"):
-        sensitivity_by_victim(RING, trust.PNDP([0]), victims=[-1])
+    assert ([loss.victim for loss in few], len(calls)) == ([4, 2], 6)
+    refuses(r"below 6, got 99", lambda: sensitivity_by_victim(RING, trust.PNDP([0]), victims=[99]))
+    refuses("victim", lambda: sensitivity_by_victim(RING, trust.PNDP([0]), victims=[-1]))
+    refuses("no victim is left", lambda: sensitivity_by_victim(RING, trust.PNDP(range(6))))
     with pytest.raises(InvalidInput, match="no victim is left"):
-        sensitivity_by_victim(RING, trust.PNDP(range(6)))
-    with pytest.raises(InvalidInput, match="no victim is left"):
-        account(RING, Privacy(trust.Colluding(tuple(range(6))), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+        account(RING, Privacy(trust.Colluding(tuple(range(6))), **ZERO_OUT), noise_std=1.0)
     both = {
         loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
     }
@@ -368,14 +325,11 @@ def test_infinite_loss_is_a_value():
         for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
-    guarantee = account(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
-    assert guarantee.mu == math.inf
-    assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
+    guarantee = account(algorithm, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+    assert (guarantee.mu, dataclasses.replace(guarantee, adaptive=False).mu) == (math.inf, math.inf)
 
 
 # ---- what is hidden is read off the masks ----------------------------------------------------------------------------
-
-
 def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
     seen = np.arange(5) == 1
@@ -399,8 +353,6 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
 
 
 # ---- messages that are never sent ------------------------------------------------------------------------------------
-
-
 @st.composite
 def views_of_zip_dl(draw):
     """(algorithm, trust model, release): any messages seen, those never sent included, or averages of them."""
@@ -411,18 +363,14 @@ def views_of_zip_dl(draw):
     size = algorithm.messages_per_round
     masks = [np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in range(2)]
     models = [
-        trust.PNDP([0]),
-        trust.Central(),
-        trust.ReleasedOnly(),
-        trust.Eavesdropper(),
+        trust.PNDP([0]), trust.Central(), trust.ReleasedOnly(), trust.Eavesdropper(),
         TrustModel.from_masks(seen=masks[0], known_noise=masks[1] & masks[0]),
         TrustModel.from_masks(seen=masks[0] | algorithm.transmitted),
-    ]
+    ]  # fmt: skip
     return algorithm, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
 
 
-@examples(80)
-@given(case=views_of_zip_dl())
+@given(80, case=views_of_zip_dl())
 def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
     """The value that some signs attain in the dense view, free for non-adaptive gradients, bounds both below."""
     algorithm, model, release = case
@@ -478,13 +426,10 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
 
     graph = nx.complete_graph(4)
     graph.remove_edge(2, 3)
-    built = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
+    built = algorithms.dp_dsgd(dynamics_on(graph, 1.0), Cyclic(1, 2))
     by_pair = {pair: sensitivity_by_victim(built, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
     assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
     assert [loss.release for loss in sensitivity_by_victim(built, Pairs())] == [
-        "all",
-        "all",
-        "not applicable",
-        "not applicable",
-    ]
-    assert account(built, Privacy(Pairs(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0).release == "all"
+        "all", "all", "not applicable", "not applicable",
+    ]  # fmt: skip
+    assert account(built, Privacy(Pairs(), **ZERO_OUT), noise_std=1.0).release == "all"

@@ -7,26 +7,19 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
+from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise_scale import account, calibrate
-from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy import attacking_sets, exact_arithmetic
+from mfdl.errors import InvalidInput
+from mfdl.participation import Explicit, OncePerEpoch, Single
+from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.victim_sensitivity import worst_adaptive
-from mfdl.testing.oracles import gossip_messages, rows_span
-from mfdl.testing.strategies import view_cases
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
+from mfdl.testing import gossip_messages, rows_span, view_cases
 
 MH = gossip.metropolis_hastings
 SCHEME = EveryStep(3)
@@ -45,8 +38,6 @@ ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.Full
 
 
 # ---- the row-space test --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_all_messages_seen_is_adaptive(name, model):
@@ -131,8 +122,7 @@ def test_one_step_and_gradients_that_are_known():
     assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
 
 
-@examples(60)
-@given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
+@given(60, case=view_cases(exact=True, max_nodes=4, max_steps=3))
 def test_the_row_space_test_is_exact(case):
     """Rational ranks of dyadic matrices; known columns count as unit rows."""
     algorithm, n = case.algorithm, case.algorithm.num_nodes
@@ -202,7 +192,6 @@ def test_few_seen_rows_do_not_make_a_large_model_operator():
 
 
 # ---- the counterexample -------------------------------------------------------------------------------------------
-
 # u - w - v, two steps, u = 0 takes part in the first, v = 2 attacks, W_wu = 1/3
 COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))
 ATTACK = trust.PNDP([2])
@@ -233,13 +222,12 @@ def test_the_counterexample_is_real():
 
 def test_the_fixed_number_is_not_given_out_for_training():
     loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none")}[0]
-    assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
-    assert loss.bound == "exact"
+    assert (loss.sensitivity_squared, loss.bound) == (pytest.approx(0.1, rel=2e-6), "exact")
     assert not loss.adaptive
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
     assert loss.adaptive_by == "all messages seen"
     assert total_variation(math.sqrt(loss.adaptive_sensitivity_squared)) > true_total_variation(2.0)
-    guarantee = account(COUNTER, Privacy(ATTACK, adjacency="zero-out", clip_norm=1.0, release="none"), noise_std=1.0)
+    guarantee = account(COUNTER, Privacy(ATTACK, release="none", **ZERO_OUT), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu >= 1
     (fixed, *_) = guarantees(
@@ -283,8 +271,6 @@ def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------
-
-
 # every step, so that even a neighbour loses more to adaptive gradients
 RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), gossip_rounds=1)
 
@@ -292,12 +278,9 @@ RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), 
 @pytest.mark.parametrize("lipschitz", [None, 3.0])
 def test_calibration_uses_the_adaptive_number(lipschitz):
     common = {
-        "trust": trust.PNDP([0]),
-        "adjacency": "replace-one",
-        "clip_norm": 0.5,
-        "release": "none",
+        "trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 0.5, "release": "none",
         "lipschitz": lipschitz,
-    }
+    }  # fmt: skip
     mechanism = calibrate(RING, Privacy(**common), mu=0.7)
     losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
     worst = max(x.adaptive_sensitivity_squared for x in losses)
@@ -320,31 +303,22 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     for model in (trust.LDP(), trust.PNDP([0])):
         for algorithm, release in ((record, "none"), (user, "all"), (record, None)):
             with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-                calibrate(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0, release=release), mu=1.0)
+                calibrate(algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "text"),
-    [
-        ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),
-        ("spatial", trust.PNDP([0]), r"'spatial'.*not proved"),
-        ("zip-dl, own", trust.PNDP([0]), r"'zip-dl'.*not proved"),
-        ("dp-dsgd", trust.Central(), "not seen averages"),
-        ("none", trust.PNDP([0]), r"'none'.*ZeroNoise"),
-        (
-            "dp-dsgd",
-            TrustModel.from_masks(known_noise=np.arange(12).reshape(3, 4) == 0),
-            "known at all steps or at none",
-        ),
-    ],
+@each(
+    "name, model, text",
+    ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),
+    ("spatial", trust.PNDP([0]), r"'spatial'.*not proved"),
+    ("zip-dl, own", trust.PNDP([0]), r"'zip-dl'.*not proved"),
+    ("dp-dsgd", trust.Central(), "not seen averages"),
+    ("none", trust.PNDP([0]), r"'none'.*ZeroNoise"),
+    ("dp-dsgd", TrustModel.from_masks(known_noise=np.arange(12).reshape(3, 4) == 0), "known at all steps"),
 )
 def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
     algorithm = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
-    with pytest.raises(UnsupportedMechanism, match=text):
-        sensitivity_by_victim(algorithm, model, lipschitz=1.0)
+    unsupported(text, sensitivity_by_victim, algorithm, model, lipschitz=1.0)
     assert sensitivity_by_victim(algorithm, model)  # without a constant there is the all-messages value
 
 
@@ -352,8 +326,7 @@ def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
 @pytest.mark.parametrize("bad", [-1, -0.1, math.nan, math.inf, [1, math.nan], [1, 1, 1], [], [[1, 1]]])
 def test_bad_constants_are_refused(bad, model):
     """Also where the number would not be needed."""
-    with pytest.raises(InvalidInput, match="lipschitz must be"):
-        sensitivity_by_victim(COUNTER, model, lipschitz=bad)
+    refuses("lipschitz must be", sensitivity_by_victim, COUNTER, model, lipschitz=bad)
 
 
 def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
@@ -386,8 +359,9 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
         assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 
-@examples(20)
-@given(case=view_cases(kinds=("pndp", "masks"), exact=True, max_nodes=4, max_steps=3), L=st.sampled_from([1.0, 2.0]))
+@given(
+    20, case=view_cases(kinds=("pndp", "masks"), exact=True, max_nodes=4, max_steps=3), L=st.sampled_from([1.0, 2.0])
+)
 def test_shift_reduction_lies_between_fixed_gradients_and_all_messages(case, L):
     """Non-adaptive gradients are 1-Lipschitz maps, so with L >= 1 their exact loss is a lower bound."""
     known = np.zeros(case.algorithm.noise.shape[1], dtype=bool)

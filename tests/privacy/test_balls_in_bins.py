@@ -6,13 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import norm
+from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl.errors import InvalidInput
 from mfdl.privacy import bin_gram, gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance, random_allocation
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT, WEAKEST
@@ -81,9 +78,8 @@ def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
         )
 
 
-@examples(30)
 @given(
-    d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
+    30, d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 @pytest.mark.slow
@@ -116,9 +112,8 @@ def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
         yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
 
 
-@examples(15)
 @given(
-    data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
+    15, data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 @pytest.mark.slow
@@ -182,8 +177,7 @@ def test_strides_help_where_neighbours_alone_are_correlated():
     assert BallsInBinsGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
 
 
-@examples(100)
-@given(bins=st.integers(1, 12), seed=st.integers(0, 100))
+@given(100, bins=st.integers(1, 12), seed=st.integers(0, 100))
 def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
     """Some arithmetic progression of that many bins is as little correlated as said, wherever it starts."""
     rng = np.random.default_rng(seed)
@@ -204,8 +198,7 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
         assert min(worst(s, count) for s in strides) <= rho * top
 
 
-@examples(40)
-@given(shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
+@given(40, shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
 def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
     """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
     curve = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
@@ -222,8 +215,7 @@ def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
         curve = BallsInBinsGaussian(multiplier, 2, ((2, rho),), adjacency)
         assert curve.epsilon(1e-5) == curve.public_epsilon(1e-5) < math.inf
         assert 0 < curve.delta(1.0) <= 1
-        with pytest.raises(InvalidInput, match="noise_multiplier"):
-            curve.losses(1e-5)
+        refuses("noise_multiplier", curve.losses, 1e-5)
     assert BallsInBinsGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
 
 
@@ -238,16 +230,14 @@ def test_noise_that_leaves_nothing_to_see_is_accounted_as_public_bins(adjacency,
 
 def test_what_is_out_of_range_is_refused():
     for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
-        with pytest.raises(InvalidInput):
-            BallsInBinsGaussian(1.0, *wrong, "zero-out")
+        refuses(".", BallsInBinsGaussian, 1.0, *wrong, "zero-out")
     assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-5) == math.inf
     assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").delta(3.0) == 1.0
     exact = gaussian.epsilon_from_mu(0.5, 1e-13)  # a delta that floating point of the hull cannot tell
     assert exact <= BallsInBinsGaussian(2.0, 4, ((4, 0.1),), "zero-out").epsilon(1e-13) <= exact * (1 + 1e-12)
 
 
-@examples(50)
-@given(size=st.integers(1, 8), seed=st.integers(0, 50))
+@given(50, size=st.integers(1, 8), seed=st.integers(0, 50))
 def test_the_encoder_that_counts_is_the_inverse_of_what_the_executor_uses(size, seed):
     rng = np.random.default_rng(seed)
     C = np.tril(rng.normal(size=(size, size)))
@@ -287,15 +277,13 @@ def require_above_attacks(case):
         assert curve.delta(epsilon) >= mean - 5 * math.sqrt(second / 20000)
 
 
-@examples(40)
-@given(case=attacks(2))
+@given(40, case=attacks(2))
 def test_certified_is_above_monte_carlo_and_both_above_adaptive_attacks(case):
     require_above_attacks(case)
 
 
 @pytest.mark.slow
-@examples(100)
-@given(case=attacks(4))
+@given(100, case=attacks(4))
 def test_certified_is_above_monte_carlo_and_both_above_longer_adaptive_attacks(case):
     require_above_attacks(case)
 
@@ -344,9 +332,8 @@ def test_little_noise_is_amplified_as_much_as_it_is(multiplier, bins, adjacency,
     require_close(multiplier, bins, 1e-5, adjacency, 800)
 
 
-@examples(30)
 @given(
-    log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
+    30, log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
     log_delta=st.floats(-10, -3), adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
 def test_epsilon_is_never_below_the_true_one_and_at_most_two_percent_above(log_multiplier, bins, log_delta, adjacency):
@@ -357,12 +344,10 @@ def test_epsilon_is_never_below_the_true_one_and_at_most_two_percent_above(log_m
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(
-    ("multiplier", "bins", "delta"),
-    [
-        *[(0.1, 2, 1e-12), (0.1, 64, 1e-3), (3.0, 5, 1e-12), (30.0, 3, 1e-12)],
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in [(0.1, 1000, 1e-5), (0.5, 1000, 1e-12)]),  # seconds
-    ],
+@each(
+    "multiplier, bins, delta",
+    *[(0.1, 2, 1e-12), (0.1, 64, 1e-3), (3.0, 5, 1e-12), (30.0, 3, 1e-12)],
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in [(0.1, 1000, 1e-5), (0.5, 1000, 1e-12)]),  # seconds
 )
 def test_extreme_numbers(multiplier, bins, delta, adjacency):
     require_close(multiplier, bins, delta, adjacency)
@@ -387,10 +372,10 @@ def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
     assert not sixteen.tight(1e-5)
 
 
-@examples(40)
 @given(
-    shift=st.floats(0.05, 4), bins=st.integers(1, 9), epsilon=st.floats(0, 12), adjacency=st.sampled_from(ADJACENCIES)
-)
+    40, shift=st.floats(0.05, 4), bins=st.integers(1, 9), epsilon=st.floats(0, 12),
+    adjacency=st.sampled_from(ADJACENCIES),
+)  # fmt: skip
 def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     epsilons = np.array([epsilon])
     if adjacency == "replace-one":
@@ -403,8 +388,7 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     assert both <= uncorrelated(1 / shift, bins, adjacency).delta(epsilon) * 1.5 + 1e-9 or bins == 1
 
 
-@examples(40)
-@given(shift=st.floats(0.1, 6), epsilon=st.floats(0, 20))
+@given(40, shift=st.floats(0.1, 6), epsilon=st.floats(0, 20))
 def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
     """One bin; two bins of a replaced record. From below, and within 2 % where delta is not next to nothing."""
     for bins, way, mu in ((1, "kept", shift), (1, "lost", shift), (2, "replaced", math.sqrt(2) * shift)):
@@ -414,8 +398,7 @@ def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
             assert below >= exact * 0.98
 
 
-@examples(60)
-@given(seed=st.integers(0, 9999), shift=st.floats(0.3, 3), weight=st.sampled_from([0.0, 1.0, 20.0]))
+@given(60, seed=st.integers(0, 9999), shift=st.floats(0.3, 3), weight=st.sampled_from([0.0, 1.0, 20.0]))
 def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
     """Hockey sticks of all levels only grow, and the mean stays."""
     rng = np.random.default_rng(seed)
@@ -431,7 +414,7 @@ def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
 
 def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
     graph = mfdl.graphs.load("ring:n=3")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    dynamics = dynamics_on(graph, 0.1)
     secret, common = mfdl.BallsInBins(2, 4), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     fresh = mfdl.account(mfdl.algorithms.dp_dsgd(dynamics, secret), mfdl.Privacy(**common), noise_std=2.0)
     encoder = mfdl.factorization.encoders.Toeplitz([1.0, 0.5], 8)

@@ -6,25 +6,19 @@ import math
 import numpy as np
 import pytest
 from _privacy import applied
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
+from mfdl import Cyclic, Guarantee, InvalidInput, NoiseKey, algorithms, trust
 from mfdl.algorithms import noise_error
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
-from mfdl.privacy import questions
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.guarantee import Guarantee
-from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
+from mfdl.privacy import questions, sensitivity_by_victim
+from mfdl.testing import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream
 
-ASKED = {"adjacency": "zero-out", "clip_norm": 1.0}
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 WISHED = {0: 0.25, 1: 1.0, 2: 0.5, 3: 1.0}
 BUDGETS = st.sampled_from([0.125, 0.3, 0.5, 1.0, 2.0])
 
@@ -34,7 +28,7 @@ def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **options):
 
 
 def calibrated(algorithm, mu=WISHED, model=None, **options):
-    return applied(mfdl.calibrate, algorithm, {"trust": model or trust.LDP(), "mu": mu, **ASKED, **options})
+    return applied(mfdl.calibrate, algorithm, {"trust": model or trust.LDP(), "mu": mu, **ZERO_OUT, **options})
 
 
 def dense_squared(mechanism, model, victim):
@@ -54,8 +48,7 @@ def dense_squared(mechanism, model, victim):
     return largest
 
 
-@examples(60)
-@given(data=st.data())
+@given(60, data=st.data())
 def test_each_node_meets_its_budget_against_the_dense_view(data):
     """All messages seen: the loss of every node is that of equal budgets, times its own over the largest."""
     names = (*PROTECTING_NAMES, "kronecker", "per-mode")
@@ -83,8 +76,7 @@ def test_each_node_meets_its_budget_against_the_dense_view(data):
     assert mechanism.noise_std <= alike.noise_std * (1 + 1e-6)
 
 
-@examples(40)
-@given(data=st.data())
+@given(40, data=st.data())
 def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     algorithm = data.draw(linear_algorithms(("dp-dsgd", "mf-shared", "mf-per-node", "decor"), 2, 2, 3, min_nodes=2))
     model = data.draw(trust_models(algorithm, kinds=("pndp", "any-receiver", "central")))
@@ -94,7 +86,7 @@ def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     except InvalidInput as error:
         assume("infinite loss" not in str(error))
         raise
-    anew = mfdl.losses(mechanism.algorithm, mfdl.Privacy(model, **ASKED)).by_victim(mechanism.noise_std)
+    anew = mfdl.losses(mechanism.algorithm, mfdl.Privacy(model, **ZERO_OUT)).by_victim(mechanism.noise_std)
     assert dict(mechanism.guarantee.victims) == {guarantee.victim: guarantee.curve for guarantee in anew}
     reached = [guarantee.mu / mu[label] for guarantee in anew for label in mu if str(label) == guarantee.victim]
     assert max(reached) <= 1
@@ -174,8 +166,7 @@ def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp
     assert again.guarantee.victims == guarantee.victims
     small = curve(0.1)
     for wrong in ((("0", curve(2.0)),), (("0", small), ("0", small)), ((0, small),), "0.2", (("0", 0.1),)):
-        with pytest.raises(InvalidInput, match="victims"):
-            dataclasses.replace(guarantee, victims=wrong)
+        refuses("victims", dataclasses.replace, guarantee, victims=wrong)
 
 
 def test_a_run_adds_the_noise_of_the_budgets():
@@ -188,26 +179,20 @@ def test_a_run_adds_the_noise_of_the_budgets():
     np.testing.assert_allclose(spread * batch, [1 / WISHED[u] for u in range(4)], rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("mu", "message"),
-    [
-        ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
-        ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
-        ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
-        ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),
-        ({**WISHED, 2: 1e-9}, "within a factor"),
-    ],
+@each(
+    "mu, message",
+    ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
+    ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
+    ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
+    ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),
+    ({**WISHED, 2: 1e-9}, "within a factor"),
 )
 def test_budgets_that_are_none_are_refused(mu, message):
-    with pytest.raises(InvalidInput, match=message):
-        calibrated(ring(), mu)
+    refuses(message, lambda: calibrated(ring(), mu))
 
 
 def test_noise_that_no_node_scales_is_refused():
-    with pytest.raises(UnsupportedMechanism, match="adds noise to messages"):
-        calibrated(ring(algorithms.zip_dl))
-    with pytest.raises(InvalidInput, match="exactly one target"):
-        calibrated(ring(), epsilon=1.0, delta=1e-5)
-    with pytest.raises(InvalidInput, match="no noise to scale"):
-        calibrated(ring(algorithms.dsgd))
+    unsupported("adds noise to messages", lambda: calibrated(ring(algorithms.zip_dl)))
+    refuses("exactly one target", lambda: calibrated(ring(), epsilon=1.0, delta=1e-5))
+    refuses("no noise to scale", lambda: calibrated(ring(algorithms.dsgd)))
     assert questions.scaled_to_budgets(ring(algorithms.dsgd), np.array([1.0, 2.0, 1.0, 1.0])).noise.is_zero

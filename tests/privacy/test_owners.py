@@ -1,4 +1,4 @@
-"""Records that several nodes hold: joint sensitivities against enumerated joint patterns, and what guarantees say."""
+"""Records of several owners against enumerated joint patterns; attackers that a symmetry takes to others."""
 
 import dataclasses
 import itertools
@@ -6,23 +6,23 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
+import scipy.sparse as sp
+from numpy.testing import assert_allclose
 from small_tasks import regression
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Privacy, algorithms, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise import CausalNoise, JointNoise
+from mfdl.noise import CausalNoise, JointNoise, StepNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
-from mfdl.privacy import Owners
+from mfdl.privacy import Owners, attacking_sets, sensitivity_by_victim
+from mfdl.privacy.attacking_sets import Symmetries
 from mfdl.privacy.victim_sensitivity import ADDED
 from mfdl.testing.oracles import dense_noising, largest_over_patterns
 
-RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+RING = dynamics_on("ring:n=4", 0.5)
 PLAIN = algorithms.dp_dsgd(RING, Cyclic(2, 2))
-HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
 SOLVER = 2e-6  # relative accuracy of the reference solver
 
 
@@ -57,7 +57,7 @@ def owned(draw):
     same_steps = draw(st.booleans())
     of_nodes = [draw(st.sampled_from(schemes)) for _ in range(1 if same_steps else n)]
     scheme = of_nodes[0] if same_steps else ParticipationByNode(of_nodes)
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=3"), 1.0)
+    dynamics = dynamics_on("path:n=3", 1.0)
     plain = algorithms.dp_dsgd(dynamics, EveryStep(T))
     algorithm = dataclasses.replace(plain, noise=over_nodes(draw, T, n))
     owners = draw(st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 1, 2)]))
@@ -68,17 +68,12 @@ def owned(draw):
     return algorithm, scheme, owners, same_steps, inverse[np.ix_(columns, columns)]
 
 
-@examples(60)
-@given(case=owned())
+@given(60, case=owned())
 def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
     algorithm, scheme, owners, same_steps, X = case
     truth = largest_over_patterns(X, joint_patterns(scheme, owners, same_steps=same_steps))
     (loss,) = mfdl.privacy.sensitivity_by_victim(
-        algorithm,
-        trust.Eavesdropper(),
-        victims=[owners],
-        participation=scheme,
-        owners=Owners(same_steps=same_steps),
+        algorithm, trust.Eavesdropper(), victims=[owners], participation=scheme, owners=Owners(same_steps=same_steps)
     )
     assert loss.adaptive
     assert loss.sensitivity_squared >= truth * (1 - SOLVER)
@@ -90,8 +85,7 @@ def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
         assert same_steps  # owners without common noise, worst in different steps
 
 
-@examples(30)
-@given(case=owned())
+@given(30, case=owned())
 def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum(case):
     algorithm, scheme, owners, same_steps, _ = case
     ask = {"participation": scheme, "owners": Owners(same_steps=same_steps)}
@@ -122,8 +116,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
     alone, other, joint, attacks = mfdl.privacy.sensitivity_by_victim(
         PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
     )
-    assert joint.victim == (0, 3)
-    assert joint.bound == "exact"
+    assert (joint.victim, joint.bound) == ((0, 3), "exact")
     added = (math.sqrt(alone.sensitivity_squared) + math.sqrt(other.sensitivity_squared)) ** 2
     assert alone.sensitivity_squared < joint.sensitivity_squared < added
     assert math.isinf(attacks.sensitivity_squared)
@@ -131,17 +124,16 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 
 
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
-    three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    three = algorithms.dp_dsgd(dynamics_on("path:n=3"), EveryStep(2))
     alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
-    assert joint.sensitivity_squared == pytest.approx(4 * alone.sensitivity_squared)
-    assert joint.bound == "upper"
+    assert (joint.sensitivity_squared, joint.bound) == (pytest.approx(4 * alone.sensitivity_squared), "upper")
     assert joint.non_adaptive_sensitivity.form == ADDED
     assert "added up" in joint.explanation()
 
 
 def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound():
     """The other node knows the noise of the only edge, but holds the record itself."""
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=2"))
+    dynamics = dynamics_on("path:n=2")
     pair = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=0.0, sigma_cor=1.0)
     alone, joint = mfdl.privacy.sensitivity_by_victim(pair, trust.Coalitions(1), victims=[0, (0, 1)])
     assert math.isinf(alone.sensitivity_squared)
@@ -151,7 +143,7 @@ def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound(
 
 @pytest.mark.parametrize("name", ["dp-dsgd", "decor", "mafalda"])
 def test_full_collusion_against_owners_is_the_view_of_all_other_nodes(name):
-    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=4", learning_rate=0.1)
     options = {"sigma_ldp": 1.0, "sigma_cor": 2.0} if name == "decor" else {}
     algorithm = algorithms.build(name, dynamics, EveryStep(3), **options)
     groups = [(0, 1), (0, 2), (0, 1, 2, 3)]
@@ -197,16 +189,14 @@ def test_a_bare_view_has_joint_numbers():
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
     everybody = mfdl.account(
-        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **HOW), noise_std=1.0
+        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
     )
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
 # ---- what is said and refused ----------------------------------------------------------------------------------------
-
-
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **HOW), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
     guarantee = mechanism.guarantee
     assert guarantee.noise_std == pytest.approx(2.0)
     assert dict(guarantee.fields())["owners"].startswith("any 2 nodes may hold the same record, each owner")
@@ -214,71 +204,128 @@ def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     assert mfdl.Guarantee.from_dict(guarantee.to_dict()) == guarantee
     mechanism.save(tmp_path / "owned.mfdl")
     assert mfdl.Mechanism.load(tmp_path / "owned.mfdl").guarantee == guarantee
-    losses = mfdl.losses(PLAIN, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 3), 2])
+    losses = mfdl.losses(PLAIN, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 3), 2])
     of_node, of_group = losses.by_victim(1.0)
     assert (of_node.victim, of_node.owners) == ("2", Owners())
     assert (of_group.victim, of_group.owners) == ("0 and 3", Owners([(0, 3)]))
     assert "for a record held by nodes 0 and 3" in of_group.sentence()
     assert [row["victim"] for row in losses.table()] == ["2", "0 and 3"]
     with pytest.raises(InvalidInput, match="same owners"):
-        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **HOW), noise_std=1.0))
+        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0))
 
 
 def test_named_groups_count_beside_the_nodes():
     single_owner, two, pair = (
-        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **HOW), noise_std=1.0)
+        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **ZERO_OUT), noise_std=1.0)
         for owners in (1, 2, [(0, 3)])
     )
     assert single_owner.mu < two.mu == pair.mu
     assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
 
 
-@pytest.mark.parametrize(
-    ("accounted", "declared", "covered"),
-    [
-        (1, 1, True),
-        (1, 2, False),
-        (2, 2, True),
-        (2, [(0, 3)], True),
-        (2, [(0, 1, 2)], False),
-        ([(0, 1, 2)], [(0, 2)], True),
-        ([(0, 1)], 2, False),
-        (Owners(2, same_steps=True), 2, False),
-        (Owners(2, same_steps=True), 1, True),
-    ],
+@each(
+    "accounted, declared, covered",
+    (1, 1, True),
+    (1, 2, False),
+    (2, 2, True),
+    (2, [(0, 3)], True),
+    (2, [(0, 1, 2)], False),
+    ([(0, 1, 2)], [(0, 2)], True),
+    ([(0, 1)], 2, False),
+    (Owners(2, same_steps=True), 2, False),
+    (Owners(2, same_steps=True), 1, True),
 )
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **HOW), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **ZERO_OUT), mu=1.0)
     task = regression(record_owners=declared)
     if covered:
         mfdl.replay(mechanism, task, seeds=[0])
     else:
-        with pytest.raises(InvalidInput, match=r"may be held by .* calibrate with owners="):
-            mfdl.replay(mechanism, task, seeds=[0])
+        refuses(r"may be held by .* calibrate with owners=", mfdl.replay, mechanism, task, seeds=[0])
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"owners": 0}, "owners must be"),
-        ({"owners": 5}, "at most the 4 nodes"),
-        ({"owners": [(0, 0)]}, "two or more distinct"),
-        ({"owners": [(0, 9)]}, "node index below 4"),
-        ({"owners": []}, r"groups of nodes such as \[\(0, 3\)\]"),
-        ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
-    ],
+@each(
+    "given, why",
+    ({"owners": 0}, "owners must be"),
+    ({"owners": 5}, "at most the 4 nodes"),
+    ({"owners": [(0, 0)]}, "two or more distinct"),
+    ({"owners": [(0, 9)]}, "node index below 4"),
+    ({"owners": []}, r"groups of nodes such as \[\(0, 3\)\]"),
+    ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
 )
 def test_owners_that_make_no_sense_are_refused(given, why):
-    with pytest.raises(InvalidInput, match=why):
-        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **HOW), noise_std=1.0)
+    refuses(why, lambda: mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **ZERO_OUT), noise_std=1.0))
 
 
 def test_secret_batches_and_too_many_groups_are_refused():
     bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0)
+        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.losses(bins, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 1)])
-    large = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("ring:n=200")), EveryStep(1))
-    with pytest.raises(UnsupportedMechanism, match=r"19900 groups .* name the groups"):
-        mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0)
+        mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)])
+    large = algorithms.dp_dsgd(dynamics_on("ring:n=200"), EveryStep(1))
+    unsupported(
+        "19900 groups", lambda: mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
+    )
+
+
+GRAPHS = ("ring:n=5", "torus:rows=3,cols=3", "hypercube:dim=3", "path:n=5", "star:n=5", "florentine")
+NAMES = ("dp-dsgd", "muffliato", "mafalda", "gradient-tracking", "delayed-dsgd", "decor", "corn", "cdp")
+
+
+def built(spec, name="dp-dsgd", steps=3, rounds=1):
+    dynamics = dynamics_on(spec, 0.1, gossip_rounds=rounds)
+    return algorithms.build(name, dynamics, EveryStep(steps))
+
+
+def counted(monkeypatch):
+    """How many attackers were accounted one by one."""
+    calls, against = [], attacking_sets._Asked.against
+    monkeypatch.setattr(attacking_sets._Asked, "against", lambda *args: calls.append(1) or against(*args))
+    return calls
+
+
+@given(
+    12, st.sampled_from(GRAPHS), st.sampled_from(NAMES), st.integers(1, 2), st.sampled_from([None, "none", "average"])
+)
+def test_losses_are_those_of_each_attacker(spec, name, rounds, release):
+    algorithm = built(spec, name, rounds=rounds if name == "muffliato" else 1)
+    options = {"release": release, "progress": False}
+    together = sensitivity_by_victim(algorithm, trust.AnyReceiver(), **options)
+    for loss in together:
+        others = [u for u in range(algorithm.num_nodes) if u != loss.node]
+        alone = [
+            sensitivity_by_victim(algorithm, trust.PNDP([f"#{u}"]), victims=[loss.node], **options)[0] for u in others
+        ]
+        for adaptive in (False, True):
+            largest = max(one.number(adaptive=adaptive).squared for one in alone)
+            assert_allclose(loss.number(adaptive=adaptive).squared, largest, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("spec", "orbits"), [("ring:n=7", 1), ("hypercube:dim=3", 1), ("path:n=7", 4)])
+def test_one_attacker_of_an_orbit_is_accounted(monkeypatch, spec, orbits):
+    calls = counted(monkeypatch)
+    sensitivity_by_victim(built(spec, rounds=2, name="muffliato"), trust.AnyReceiver(), progress=False)
+    assert len(calls) == orbits
+
+
+def changed_weight(algorithm):
+    """One weight of one round larger by its last bit."""
+    kind = algorithm.kinds[0]
+    weights = sp.csr_array(kind.state_from_message)
+    data = weights.data.copy()
+    data[0] = np.nextafter(data[0], 1.0)
+    turned = kind.with_maps(state_from_message=sp.csr_array((data, weights.indices, weights.indptr), weights.shape))
+    return dataclasses.replace(algorithm, rounds=(turned, *algorithm.rounds[1:]))
+
+
+def louder_node(algorithm):
+    louder = np.diag([2.0, 1, 1, 1, 1, 1, 1])
+    return dataclasses.replace(algorithm, noise=StepNoise(louder, np.eye(7, dtype=bool), 3, 7))
+
+
+@pytest.mark.parametrize("change", [changed_weight, louder_node])
+def test_what_differs_in_a_bit_is_no_symmetry(change):
+    algorithm = change(built("ring:n=7"))
+    symmetries = Symmetries(algorithm, algorithm.participation)
+    assert all(symmetries.taking(0, u) is None for u in range(2, 6))

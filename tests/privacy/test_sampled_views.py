@@ -1,24 +1,23 @@
-"""Secret batches where messages are hidden: accounted deltas against enumerated patterns and attackers on views."""
+"""Secret batches where messages are hidden, against attackers; views given as matrices, which prove no adaptivity."""
 
+import dataclasses
 import json
 import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, Guarantee, PoissonSampling, View, algorithms, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Guarantee, PoissonSampling, View, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy.curves import LeastCurve
+from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing.oracles.adaptive import Reaction, adaptive_total_variation
 from mfdl.testing.oracles.curve_oracles import attacked, of_means, pattern_laws, sampled_delta
 from mfdl.testing.tasks import linear_task
 
-ZERO_OUT = {"adjacency": "zero-out", "clip_norm": 1.0}
 EPSILONS = [0.0, 0.7]
 WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
 
@@ -28,14 +27,11 @@ def schemes(most):
     sizes = [(k, b) for k in range(1, most + 1) for b in range(1, most + 1) if 1 < k * b <= most]
     return st.tuples(st.sampled_from(sizes), st.floats(0.05, 0.95), st.integers(0, 5)).map(
         lambda drawn: (
-            BallsInBins(*drawn[0]),
-            BallsInBins(*drawn[0]),
-            PoissonSampling(drawn[1], math.prod(drawn[0])),
-            CyclicPoisson(*drawn[0], drawn[1]),
-            RandomAllocation(*drawn[0]),
+            BallsInBins(*drawn[0]), BallsInBins(*drawn[0]), PoissonSampling(drawn[1], math.prod(drawn[0])),
+            CyclicPoisson(*drawn[0], drawn[1]), RandomAllocation(*drawn[0]),
             MinSeparationSampling(math.prod(drawn[0]), drawn[0][1], drawn[1]),
         )[drawn[2]]
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -59,8 +55,7 @@ def curve_of(view, scheme, adjacency, noise_std):
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@examples(60)
-@given(case=causal_views(6), noise_std=st.floats(0.4, 3), seed=st.integers(0, 10**6))
+@given(60, case=causal_views(6), noise_std=st.floats(0.4, 3), seed=st.integers(0, 10**6))
 def test_fixed_gradients_lose_no_more_than_is_accounted(way, case, noise_std, seed):
     """Mixtures of all patterns written out, in the plane of their means or by samples less four standard errors."""
     scheme, A, B, _ = case
@@ -82,9 +77,8 @@ def test_fixed_gradients_lose_no_more_than_is_accounted(way, case, noise_std, se
 
 
 @pytest.mark.parametrize("way", ["kept", "lost"])
-@examples(40)
 @given(
-    bins=st.integers(1, 2).map(lambda epochs: BallsInBins(epochs, 2)), seed=st.integers(0, 10**6),
+    40, bins=st.integers(1, 2).map(lambda epochs: BallsInBins(epochs, 2)), seed=st.integers(0, 10**6),
     noise_std=st.floats(0.4, 3), rows=st.integers(1, 5),
 )  # fmt: skip
 def test_two_bins_are_never_below_the_plane_of_their_means(way, bins, seed, noise_std, rows):
@@ -103,8 +97,7 @@ def test_two_bins_are_never_below_the_plane_of_their_means(way, bins, seed, nois
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@examples(40)
-@given(case=causal_views(4), noise_std=st.floats(0.4, 3))
+@given(40, case=causal_views(4), noise_std=st.floats(0.4, 3))
 def test_attackers_that_choose_gradients_from_a_view_stay_below(way, case, noise_std):
     """Several rows a step, or none; the number is for adaptive gradients, as all models are known."""
     scheme, A, B, steps = case
@@ -135,7 +128,7 @@ def test_one_row_a_step_has_the_number_of_its_encoder():
     bins, rng = BallsInBins(2, 3), np.random.default_rng(0)
     C = np.tril(rng.uniform(-1, 1, (6, 6)), -1) + np.diag(rng.uniform(0.5, 1.5, 6))
     view = View(C, np.eye(6), models=(np.zeros((6, 6)), np.zeros((6, 6))), row_steps=range(6))
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    dynamics = dynamics_on("ring:n=3", 0.1)
     algorithm = algorithms.mf_dsgd(dynamics, bins, C)
     of_view = mfdl.account(view, mfdl.Privacy(participation=bins, **ZERO_OUT), noise_std=2.0)
     of_nodes = mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=2.0)
@@ -175,7 +168,7 @@ def test_gradients_that_react_to_hidden_messages_lose_more_than_fixed_ones():
 @pytest.mark.parametrize("scheme", [BallsInBins(2, 2), PoissonSampling(0.3, 4), RandomAllocation(2, 2)])
 @pytest.mark.parametrize("model", [trust.PNDP([0]), trust.SecureSum(), trust.Central()], ids=lambda m: m.name)
 def test_fixed_gradients_lose_at_most_what_all_messages_show_and_training_states_that(scheme, model):
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), scheme)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), scheme)
     losses = mfdl.losses(algorithm, mfdl.Privacy(model, **ZERO_OUT))
     seen = mfdl.account(algorithm, mfdl.Privacy(model.all_messages(), **ZERO_OUT), noise_std=1.0)
     stated = losses.guarantee(1.0)
@@ -191,7 +184,7 @@ def test_fixed_gradients_lose_at_most_what_all_messages_show_and_training_states
 def test_an_average_that_is_every_model_amplifies_for_adaptive_gradients(scheme):
     """On the complete graph the average of the messages is every model: noise of n nodes hides a record."""
     n = 4
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(f"complete:n={n}"), 0.1), scheme)
+    algorithm = algorithms.dp_dsgd(dynamics_on(f"complete:n={n}", 0.1), scheme)
     privacy = mfdl.Privacy(trust.Central(), **ZERO_OUT)
     mechanism = mfdl.calibrate(algorithm, privacy, epsilon=1.0, delta=1e-4)
     local = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-4)
@@ -213,11 +206,9 @@ def test_bounds_compose_and_meet_their_target():
     assert 0.99 < curve.epsilon(1e-4) <= 1.0
     assert curve.delta(1.0) <= 1e-4 * 1.001
     assert curve.composed_with(curve).epsilon(1e-4) > 1.0
-    with pytest.raises(InvalidInput, match="only adaptive guarantees compose"):
-        calibrated.guarantee.compose_with(calibrated.guarantee)
+    refuses("only adaptive guarantees compose", calibrated.guarantee.compose_with, calibrated.guarantee)
     assert "non-adaptive only" in str(calibrated.guarantee)
-    with pytest.raises(InvalidInput, match="at least one"):
-        LeastCurve(1.0, ())
+    refuses("at least one", LeastCurve, 1.0, ())
 
 
 def test_a_gradient_without_noise_is_infinite_for_its_node_alone():
@@ -240,8 +231,140 @@ def test_what_is_not_covered_is_refused_with_the_way_out():
     with pytest.raises(InvalidInput, match="must have the 2 steps of the view"):
         mfdl.account(view, mfdl.Privacy(participation=BallsInBins(2, 2), **ZERO_OUT), noise_std=1.0)
     owners = mfdl.Privacy(participation=bins, owners=2, **ZERO_OUT)
-    with pytest.raises(UnsupportedMechanism, match="owners"):
-        mfdl.account(View(np.eye(4), np.eye(4), num_nodes=2), owners, noise_std=1.0)
+    unsupported("owners", lambda: mfdl.account(View(np.eye(4), np.eye(4), num_nodes=2), owners, noise_std=1.0))
     correlated = algorithms.anti_pgd(PATH, PoissonSampling(0.1, 4))
     with pytest.raises(UnsupportedMechanism, match="correlated over time"):
         mfdl.account(correlated, mfdl.Privacy(trust.PNDP([2]), **ZERO_OUT), noise_std=1.0)
+
+
+LINE = Dynamics(gossip.from_array(np.array([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])), 1.0)
+MODELS = {"ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "pndp": trust.PNDP([0]), "central": trust.Central()}
+
+
+def matrices(algorithm, model):
+    """What a trust model shows, as a researcher would write it down."""
+    of_algorithm = model.view(algorithm, 1, release="none" if model.hides_messages(algorithm) else None)
+    return View(
+        of_algorithm.dense_gradients_by_time(),
+        of_algorithm.dense_noise(),
+        num_nodes=algorithm.num_nodes,
+        known_gradients=of_algorithm.known_gradients,
+    )
+
+
+@given(
+    model=st.sampled_from(sorted(MODELS)), adjacency=st.sampled_from(ADJACENCIES),
+    noise_std=st.sampled_from([0.0, 0.5, 4.0]), scheme=st.sampled_from([EveryStep(2), Cyclic(1, 2)]),
+)  # fmt: skip
+def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_std, scheme):
+    algorithm, asker = algorithms.dp_dsgd(LINE, scheme), MODELS[model]
+    view = matrices(algorithm, asker)
+    options = {"adjacency": adjacency, "clip_norm": 0.5}
+    of_view = mfdl.account(view, mfdl.Privacy(participation=scheme, **options), noise_std=noise_std)
+    of_nodes = {loss.victim: loss for loss in mfdl.privacy.sensitivity_by_victim(algorithm, asker, release="none")}
+    shift = of_view.record_shift
+    for u, curve in of_view.by_victim().items():
+        true = of_nodes[int(u)].mu(record_shift=shift, noise_std=noise_std, adaptive=False)
+        assert curve.mu == pytest.approx(true, rel=1e-6)
+    assert of_view.mu == max(curve.mu for curve in of_view.by_victim().values())
+    assert not of_view.adaptive
+    assert "non-adaptive gradients" in of_view.sentence()
+    assert "View(A, B, models=(M_G, M_Z), row_steps=...)" in of_view.why
+
+
+@given(mu=st.floats(1e-3, 10), epsilon=st.floats(0.05, 10), delta=st.sampled_from([1e-9, 1e-5]))
+def test_calibrated_noise_meets_its_target(mu, epsilon, delta):
+    view = matrices(algorithms.dp_dsgd(LINE, EveryStep(2)), MODELS["pndp"])
+    by_mu = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), mu=mu)
+    assert mu * (1 - 1e-12) <= by_mu.guarantee.mu <= mu
+    by_epsilon = mfdl.calibrate(
+        view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), epsilon=epsilon, delta=delta
+    )
+    assert epsilon * (1 - 1e-6) <= by_epsilon.guarantee.epsilon(delta) <= epsilon
+    again = mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), noise_std=by_epsilon.noise_std)
+    assert again == by_epsilon.guarantee
+    assert Guarantee.from_dict(json.loads(json.dumps(again.to_dict()))) == again
+
+
+def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
+    single = View([[1.0, 1.0]], [[1.0, 1.0]], num_nodes=2)  # of one step: no gradient follows what is seen
+    guarantee = mfdl.account(single, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=1.0)
+    assert guarantee.adaptive
+    assert guarantee.mu == pytest.approx(math.sqrt(0.5))
+    assert guarantee.compose_with(guarantee).mu == pytest.approx(1.0)
+
+
+def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
+    leaking = View(np.eye(2), [[1.0, 0.0], [0.0, 0.0]], num_nodes=2)
+    guarantee = mfdl.account(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=3.0)
+    assert {u: curve.mu for u, curve in guarantee.by_victim().items()}["1"] == math.inf
+    assert guarantee.mu == math.inf
+    refuses(
+        "infinite loss", lambda: mfdl.calibrate(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), mu=1.0)
+    )
+
+
+def test_what_a_view_lacks_is_refused_with_the_way_out():
+    view = matrices(algorithms.dp_dsgd(LINE, EveryStep(2)), MODELS["pndp"])
+    calibrated = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), mu=1.0)
+    refuses("build the algorithm, e", lambda: mfdl.replay(calibrated, linear_task(3, np.ones((6, 1))), seeds=[0]))
+    refuses("for another", lambda: mfdl.Mechanism(algorithms.dp_dsgd(LINE, EveryStep(2)), calibrated.guarantee))
+    for options, message in (
+        ({}, "a View needs Privacy\\(participation"),
+        ({"participation": EveryStep(2), "trust": trust.LDP()}, "trust must be left out with a View"),
+        ({"participation": EveryStep(3)}, "must have the 2 steps of the view"),
+        ({"participation": EveryStep(2), "release": "all"}, "release must be left out with a View"),
+        ({"participation": EveryStep(2), "lipschitz": 1.0}, "lipschitz must be left out with a View"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            mfdl.account(view, mfdl.Privacy(**ZERO_OUT, **options), noise_std=1.0)
+    refuses("only adaptive guarantees compose", calibrated.guarantee.compose_with, calibrated.guarantee)
+    with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
+        mfdl.calibrate(
+            algorithms.dp_dsgd(LINE, EveryStep(2)),
+            mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **ZERO_OUT),
+            mu=1.0,
+        )
+
+
+@given(view=st.sampled_from([0, 1, 2]).map(lambda seed: drawn_view(seed)), noise_std=st.floats(0.5, 20.0))
+def test_matrices_go_through_the_three_doors_and_answer_for_each_victim(view, noise_std):
+    """Each victim has the number that an account of it alone has; the guarantee of all is the worst of them."""
+    privacy = mfdl.Privacy(adjacency="replace-one", clip_norm=0.5, participation=EveryStep(2))
+    losses = mfdl.losses(view, privacy)
+    each = {guarantee.victim: guarantee.mu for guarantee in losses.by_victim(noise_std, adaptive=False)}
+    alone = {
+        str(victim): mfdl.losses(view, privacy, victims=[victim]).by_victim(noise_std, adaptive=False)[0].mu
+        for victim in range(view.num_nodes)
+    }
+    assert each == pytest.approx(alone)
+    guarantee = mfdl.account(view, privacy, noise_std=noise_std)
+    assert guarantee.mu == pytest.approx(max(each.values()))
+    assert {name: curve.mu for name, curve in guarantee.by_victim().items()} == pytest.approx(each)
+    assert mfdl.calibrate(view, privacy, noise_std=noise_std).guarantee.seal == guarantee.seal
+
+
+def drawn_view(seed):
+    rng = np.random.default_rng(seed)
+    return mfdl.View(rng.normal(size=(5, 6)), rng.normal(size=(5, 7)), num_nodes=3)
+
+
+def test_a_name_goes_through_the_three_doors():
+    dynamics, scheme = dynamics_on("path:n=3", 0.1), mfdl.Cyclic(2, 2)
+    privacy = mfdl.Privacy(trust.LDP(), **ZERO_OUT)
+    named = dataclasses.replace(privacy, participation=scheme)
+    algorithm = mfdl.algorithms.build("bsr", dynamics, scheme)
+    seal = mfdl.account(algorithm, privacy, noise_std=2.0).seal
+    assert mfdl.account("bsr", named, noise_std=2.0, dynamics=dynamics).seal == seal
+    assert mfdl.losses("bsr", named, dynamics=dynamics).guarantee(2.0).seal == seal
+    assert mfdl.calibrate("bsr", named, noise_std=2.0, dynamics=dynamics).guarantee.seal == seal
+    for wrong, message in (
+        (lambda: mfdl.account("bsr", privacy, noise_std=2.0, dynamics=dynamics), "needs dynamics"),
+        (lambda: mfdl.account("bsr", named, noise_std=2.0), "needs dynamics"),
+        (lambda: mfdl.account(algorithm, privacy, noise_std=2.0, dynamics=dynamics), "this one has its own"),
+        (lambda: mfdl.account("bsq", named, noise_std=2.0, dynamics=dynamics), "did you mean 'bsr'"),
+        (lambda: mfdl.Privacy(trust.LDP(), mu=1.0, **ZERO_OUT), "give it to mfdl.calibrate"),
+        (lambda: mfdl.calibrate(algorithm, privacy, noise_std=1.0, mu=1.0), "mu must be left out"),
+        (lambda: mfdl.account(algorithm, privacy, noise_std=1.0, adjacency="zero-out"), "give it to mfdl.Privacy"),
+    ):
+        refuses(message, wrong)

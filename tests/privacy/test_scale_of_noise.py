@@ -8,33 +8,29 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _guarantees import sensitivity_of_gram
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
-from mfdl import Privacy, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.check import LARGEST
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
-from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
-from mfdl.testing.strategies import (
+from mfdl.testing import (
     CHEAP_NAMES,
     JOINT_NAMES,
     SHARED_NAMES,
+    exact_leaks,
+    exact_view_gram,
     integer_views,
     linear_algorithms,
+    rational,
     trust_models,
 )
-from mfdl.trust.view import View
 
-RING = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+RING = dynamics_on("ring:n=4")
 
 
 def louder(noise, factor):
@@ -52,8 +48,7 @@ def louder(noise, factor):
     return LocalNoise(encoder / factor, n)
 
 
-@examples(150)
-@given(data=st.data(), exponent=st.sampled_from([-120, -100, -40, -10, 1, 10, 30, 45, 55, 100, 120]))
+@given(150, data=st.data(), exponent=st.sampled_from([-120, -100, -40, -10, 1, 10, 30, 45, 55, 100, 120]))
 def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
     names = (*CHEAP_NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
     algorithm = data.draw(linear_algorithms(names, max_epochs=2, max_period=2))
@@ -67,8 +62,7 @@ def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
             assert math.isinf(scaled.sensitivity_squared)
 
 
-@examples(300)
-@given(view=integer_views(), data=st.data())
+@given(300, view=integer_views(), data=st.data())
 def test_rows_of_any_scale_hide_no_leak(view, data):
     """Rows of noise, and columns of gradients, times powers of two; against exact rational arithmetic."""
     A, B = (np.asarray(M, dtype=np.float64) for M in view)
@@ -102,7 +96,7 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
             math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())
         )
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
-            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
@@ -126,14 +120,12 @@ def test_arrays_whose_squares_leave_the_floats_are_refused(beyond):
         lambda: SpatioTemporalNoise(np.stack([C, C, C, C / beyond]), np.eye(4), everybody, 4),
         lambda: JointNoise(np.eye(16) / beyond, 4, 4),
     ):
-        with pytest.raises(InvalidInput, match="encoder must have a diagonal of at least 1e-60 and entries of at most"):
-            make()
+        refuses("encoder must have a diagonal of at least", make)
     for make in (
         lambda: StepNoise(np.eye(4) * beyond, sp.csr_array(everybody), 4, 4),
         lambda: SpatioTemporalNoise(C, np.eye(4) * beyond, everybody, 4),
     ):
-        with pytest.raises(InvalidInput, match="factor must hold finite numbers, 0 or of size 1e-60 to 1e\\+60"):
-            make()
+        refuses("factor must hold finite numbers, 0", make)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-150, 1.0, 1e150, 1e170])
@@ -149,14 +141,12 @@ def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
 def test_a_singular_shared_encoder_is_named_as_the_reason():
     C = np.eye(128) + 3 * np.eye(128, k=-1)  # more steps than are inverted exactly
     for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
-        algorithm = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
+        algorithm = decentralized("singular", dynamics_on("path:n=2"), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
-            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------
-
-
 def decided(A, B, **options):
     """Which columns get a finite number from `whiten`, and what it bounds X by."""
     white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **options)
@@ -181,7 +171,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
         F[k, k], F[k + 1, k] = size, -size
     F[:, len(pairs) :] = private * np.eye(n)
     holders = np.ones((F.shape[1], n), dtype=bool)
-    dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
+    dynamics = dynamics_on(f"path:n={n}")
     for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpatioTemporalNoise(np.eye(2), F, holders, n)):
         algorithm = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
         for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
@@ -193,7 +183,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
 @pytest.mark.parametrize("graph", ["path:n=4", "florentine"])
 def test_noise_that_cancels_leaves_no_residue_to_count(graph, rate):
     """Zip-DL's noise cancels in the average; what rounding leaves of it, 1e-17, hides nothing."""
-    algorithm = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
+    algorithm = algorithms.zip_dl(dynamics_on(graph, rate), Single(3))
     losses = sensitivity_by_victim(algorithm, trust.ReleasedOnly(), release="average")
     assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
 
@@ -231,6 +221,6 @@ def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
         F[k, k], F[k + 1, k] = size, -size
     F[:, 4:] = 0.01 * np.eye(n)
     noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
-    algorithm = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
+    algorithm = decentralized("pairs", dynamics_on("path:n=5"), Cyclic(1, 1), noise)
     for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
         assert loss.non_adaptive_sensitivity.lower <= 2e3 * (1 + 1e-6) <= loss.non_adaptive_sensitivity.squared

@@ -8,30 +8,25 @@ import exact
 import numpy as np
 import pytest
 from _guarantees import sensitivity_of_gram
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import algorithms, trust
+from mfdl import Cyclic, EveryStep, MinSeparation, UnsupportedMechanism, algorithms, trust
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
-from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.participation import OncePerEpoch, Single
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.sensitivity import encoder_bounds
 from mfdl.sensitivity.encoder_bounds import structured_bound
-from mfdl.testing import participations
-from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
-from mfdl.testing.strategies import ALL_SCHEMES
+from mfdl.testing import ALL_SCHEMES, largest_over_patterns, largest_signed_sum, participations
 
 SOLVER = 2e-6
-RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ring:n=4")))
+RING = dynamics_on(mfdl.graphs.load("ring:n=4"))
 MANY = 2 * 10**4
 
 
@@ -47,8 +42,7 @@ def encoder_cases(draw, max_steps=6):
     return draw(encoders(scheme.num_steps)), scheme
 
 
-@examples(200)
-@given(case=encoder_cases(), written=st.booleans())
+@given(200, case=encoder_cases(), written=st.booleans())
 def test_bounds_by_structure_never_fall_below_the_truth(case, written):
     encoder, scheme = case
     C, patterns = encoder.dense(), [tuple(pattern.tolist()) for pattern in scheme.patterns()]
@@ -65,8 +59,7 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
         assert_allclose(bounded.upper, vectors, rtol=2 * SOLVER)
 
 
-@examples(60)
-@given(case=encoder_cases(), data=st.data())
+@given(60, case=encoder_cases(), data=st.data())
 def test_losses_are_those_of_the_same_encoder_written_out(case, data):
     """Under every trust model: the views of an encoder with structure are those of its array."""
     encoder, scheme = case
@@ -116,7 +109,7 @@ def long_encoders():
 def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
     encoder = long_encoders()[kind]
     algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     first = np.zeros(MANY)
     first[::100] = 1.0
     later = np.roll(first, 50)
@@ -131,15 +124,13 @@ def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
     monkeypatch.setattr(encoder_bounds, "MAX_DENSE_STEPS", 8)
     inverse = Inverse(Banded(np.tri(12, 3) * [1.0, -0.5, -0.2]))
     for scheme in (MinSeparation(12, 3, 2), OncePerEpoch(3, 4)):
-        with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*use cyclic participation"):
-            structured_bound(inverse, scheme)
+        unsupported("limited to 8 steps, got 12.*use cyclic", structured_bound, inverse, scheme)
         assert structured_bound(Buffered([0.5], [0.5], 12), scheme).upper > 0
     algorithm = algorithms.mf_dsgd(RING, EveryStep(12), inverse)
     with pytest.raises(UnsupportedMechanism, match="array of T x T, which is limited to 8 steps, got 12"):
         algorithm.noise.written  # noqa: B018
     assert sensitivity_by_victim(algorithm, trust.LDP())[0].sensitivity_squared > 12
-    with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*under LDP"):
-        sensitivity_by_victim(algorithm, trust.PNDP([0]))
+    unsupported("limited to 8", lambda: sensitivity_by_victim(algorithm, trust.PNDP([0])))
 
 
 def test_an_encoder_that_float64_cannot_undo_is_no_guarantee():
@@ -201,15 +192,13 @@ def test_shift_reduction_allows_for_rounding_of_the_noise():
 
     small, large = loss(1.0), loss(1e11)
     assert small * 1.001 < large < small * 2
-    with pytest.raises(UnsupportedMechanism, match="singular to working precision"):
-        loss(1e14)
+    unsupported("singular to working precision", loss, 1e14)
 
 
 @pytest.mark.parametrize("tiny", [1e170, 1e300])
 def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
     """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64; no constructor makes it."""
-    with pytest.raises(ValueError, match="scale of C is free"):
-        Banded([[tiny, 0.0], [1e5 * tiny, tiny]])
+    refuses("scale of C is free", Banded, [[tiny, 0.0], [1e5 * tiny, tiny]], error=ValueError)
     beyond = Banded([[1.0, 0.0], [1e5, 1.0]])
     object.__setattr__(beyond, "bands", tiny * beyond.rows)
     assert encoder_gram(beyond).inflation == math.inf
@@ -219,9 +208,7 @@ def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
 def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     encoder = structured_encoder(kind, np.linspace(-1, 0.5, 8), 6)
     calibrated = mfdl.calibrate(
-        algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
-        mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0),
-        mu=1.0,
+        algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder), mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0
     )
     calibrated.save(tmp_path / "made.mfdl")
     again = mfdl.Mechanism.load(tmp_path / "made.mfdl")
@@ -239,12 +226,9 @@ def test_what_is_no_encoder_is_refused():
         def advance(self, step, state, fresh):
             return fresh
 
-    with pytest.raises(InvalidInput, match="or an encoder with structure, got Mine"):
-        LocalNoise(Mine(), 2)
-    with pytest.raises(InvalidInput, match="encoder must be over 4 steps, got 3"):
-        mfdl.noise.CausalNoise(Toeplitz([1.0], 3), num_steps=4, num_nodes=2)
-    with pytest.raises(InvalidInput, match="T = 6 steps"):
-        algorithms.mf_dsgd(RING, Cyclic(2, 3), Toeplitz([1.0], 5))
+    refuses("or an encoder with structure, got Mine", lambda: LocalNoise(Mine(), 2))
+    refuses("encoder must be over 4", lambda: mfdl.noise.CausalNoise(Toeplitz([1.0], 3), num_steps=4, num_nodes=2))
+    refuses("T = 6 steps", lambda: algorithms.mf_dsgd(RING, Cyclic(2, 3), Toeplitz([1.0], 5)))
 
 
 def test_signs_of_an_inverse_may_all_add_up(monkeypatch):
@@ -296,10 +280,8 @@ def test_an_encoder_of_ones_own_is_accounted_as_it_streams():
         for encoder in (other(*plain), Inverse(other(*plain))):
             if other is Silent and isinstance(encoder, Inverse):  # its rows are sums of base noise
                 continue
-            with pytest.raises(InvalidInput, match="must stream what it solves for, got rows step by step"):
-                LocalNoise(encoder, 2)
-    with pytest.raises(InvalidInput, match="Listed must be made of arrays, numbers and encoders, but its shares"):
-        LocalNoise(Listed(*plain, shares=[{}, None]), 2)
+            refuses("must stream what it solves for, got rows", LocalNoise, encoder, 2)
+    refuses("Listed must be made of arrays, numbers", lambda: LocalNoise(Listed(*plain, shares=[{}, None]), 2))
 
     class Toeplitz_(Toeplitz):
         pass

@@ -9,20 +9,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _guarantees import sensitivity_of_gram
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import assume, given, st
 
 import mfdl_papers as papers
-from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, EveryStep, View, algorithms, gossip, trust
 from mfdl.noise import CausalNoise
-from mfdl.participation import EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     append_known_noise,
     clear_rank,
     exact_leaks,
@@ -30,16 +26,16 @@ from mfdl.testing.oracles import (
     exact_view,
     exact_view_gram,
     gossip_messages,
+    integer_views,
     of_node,
     pairwise_factor,
     pinv_gram,
     rational,
     received,
     to_float,
+    view_cases,
     without_noise,
 )
-from mfdl.testing.strategies import integer_views, view_cases
-from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
@@ -71,25 +67,17 @@ def check_against_pinv(case):
                 assert_allclose(gram.matrix, X, atol=1e-6 * scale)
 
 
-@examples(180)
-@given(case=st.one_of(view_cases(), view_cases(kinds=("pndp",), noises=PLAIN, max_nodes=6, max_steps=4)))
+@given(180, case=st.one_of(view_cases(), view_cases(kinds=("pndp",), noises=PLAIN, max_nodes=6, max_steps=4)))
 def test_any_form_is_the_dense_definition(case):
     assume(clear_rank(case.B))
     check_against_pinv(case)
 
 
 # ---- range form = null-space form ---------------------------------------------------------------------------------
-
-
-@examples(60)
 @given(
-    n=st.integers(2, 6),
-    T=st.integers(1, 4),
-    bits=st.integers(0, 2**12),
-    varying=st.booleans(),
-    released=st.integers(0, 2),
-    seed=st.integers(0, 999),
-)
+    60, n=st.integers(2, 6), T=st.integers(1, 4), bits=st.integers(0, 2**12), varying=st.booleans(),
+    released=st.integers(0, 2), seed=st.integers(0, 999),
+)  # fmt: skip
 def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
     """Independent noise, any seen nodes, any step sizes and divisors.
 
@@ -191,10 +179,7 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
 
 
 # ---- rational arithmetic ------------------------------------------------------------------------------------------
-
-
-@examples(300)
-@given(case=integer_views())
+@given(300, case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
     exact = exact_leaks(rational(A), rational(B))
@@ -251,8 +236,6 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
 
 
 # ---- rank-deficient noise -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("edges", [None, [1, -1, 1, -1, -1]])
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
@@ -293,8 +276,6 @@ def test_noise_near_the_tolerance_is_never_overestimated(faint):
 
 
 # ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
-
-
 def user_level(model, algorithm, victim, release="none"):
     grams = view_grams(model.view(algorithm, victim, release=release), [victim])[0]
     return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
@@ -331,8 +312,6 @@ def test_zip_dl_pairs_on_a_ring():
 
 
 # ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
-
-
 def test_decor_on_a_ring_of_eight():
     algorithm = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
     seen = [user_level(trust.Colluding((0,)), algorithm, u) for u in (1, 2, 3, 4)]
@@ -383,8 +362,6 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
 
 
 # ---- beyond the builders --------------------------------------------------------------------------------------------
-
-
 def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
     base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))

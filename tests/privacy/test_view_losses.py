@@ -9,19 +9,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from _scaled import integers, scales
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
+from vocabulary import each, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, PoissonSampling, View, algorithms, gossip, privacy, trust
 from mfdl.entries import as_fractions
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import Cyclic, EveryStep, Explicit, ParticipationByNode, Single
+from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.testing.oracles import (
+from mfdl.testing import (
     exact_leaks,
     exact_view_gram,
     gossip_messages,
@@ -30,17 +26,14 @@ from mfdl.testing.oracles import (
     pairwise_factor,
     rational,
     received,
+    view_cases,
     without_noise,
 )
-from mfdl.testing.strategies.view_strategies import view_cases
-from mfdl.trust.view import View
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
 
 # ---- against rational arithmetic ------------------------------------------------------------------------------------
-
-
 @st.composite
 def matrices(draw):
     """(A, B, nodes) over two steps: B of any rank, A in its range or not, rows and columns of sizes of their own."""
@@ -55,8 +48,7 @@ def matrices(draw):
     return A, B, n
 
 
-@examples(600)
-@given(case=matrices(), scheme=st.sampled_from(SCHEMES))
+@given(600, case=matrices(), scheme=st.sampled_from(SCHEMES))
 def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
     leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
@@ -85,12 +77,10 @@ def test_a_leak_in_one_step_leaves_the_other_its_number():
     (both,), (first,), (second,) = (view_losses(view, scheme) for scheme in schemes)
     assert both.sensitivity_squared == first.sensitivity_squared == math.inf
     assert "step 0 shows without noise" in both.non_adaptive_sensitivity.why
-    assert second.bound == "exact"
-    assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
+    assert (second.bound, second.sensitivity_squared) == ("exact", pytest.approx(2.0**120, rel=1e-6))
 
 
-@examples(100)
-@given(case=matrices(), data=st.data())
+@given(100, case=matrices(), data=st.data())
 def test_known_noise_is_noise_that_is_not_there(case, data):
     A, B, n = case
     known = np.array(data.draw(st.lists(st.booleans(), min_size=B.shape[1], max_size=B.shape[1])))
@@ -119,8 +109,7 @@ def test_noise_that_cancels_in_an_operator_is_no_noise():
             assert loss.sensitivity_squared == math.inf
 
 
-@examples(60)
-@given(faint=st.floats(1e-5, 1e-4), off=st.floats(-1.0, 1.0))
+@given(60, faint=st.floats(1e-5, 1e-4), off=st.floats(-1.0, 1.0))
 def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
     """Noise of 1e-5 beside noise of one, from an operator that is off by 2^-46 of its largest entry."""
     computed = np.diag([faint + off * 2.0**-46, 1.0])
@@ -144,16 +133,12 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
 
 
 # ---- against builders -----------------------------------------------------------------------------------------------
-
-
-@examples(60)
-@given(case=view_cases(exact=True))
+@given(60, case=view_cases(exact=True))
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
     by_victim = {
-        loss.victim: loss
-        for loss in mfdl.privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
+        loss.victim: loss for loss in privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
     }
     shared = sorted(set(by_victim) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
@@ -169,7 +154,7 @@ T = 2
 
 
 def same(algorithm, model, view):
-    by_victim = {loss.victim: loss for loss in mfdl.privacy.sensitivity_by_victim(algorithm, model, release="none")}
+    by_victim = {loss.victim: loss for loss in privacy.sensitivity_by_victim(algorithm, model, release="none")}
     losses = view_losses(view, algorithm.participation)
     assert {loss.victim for loss in losses} == set(by_victim)
     for loss in losses:
@@ -180,7 +165,7 @@ def same(algorithm, model, view):
 def test_decor_by_hand():
     W_T, _ = gossip_messages(RING, T)
     noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
-    algorithm = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
+    algorithm = algorithms.decor(Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
     same(algorithm, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
     holders = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
     known = np.arange(5) == 0
@@ -190,7 +175,7 @@ def test_decor_by_hand():
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_muffliato_and_pndp_by_hand(rounds):
-    algorithm = algorithms.muffliato(mfdl.Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
+    algorithm = algorithms.muffliato(Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
     W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
     same(algorithm, trust.LDP(), View(W_T, W_T, num_nodes=5))
     seen = W_T[received(RING, T * rounds, [0]).ravel()]
@@ -215,18 +200,18 @@ def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     messages = np.block(
         [[powers[r - s * rounds] if r >= s * rounds else 0 * identity for s in range(T)] for r in range(R)]
     )
-    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(W, gossip_rounds=rounds), EveryStep(T))
+    algorithm = algorithms.dp_dsgd(Dynamics(W, gossip_rounds=rounds), EveryStep(T))
     seen, attacks = messages[received(W, R, [1]).ravel()], np.arange(7) == 1
     by_hand = View(seen, seen, num_nodes=7, known_gradients=attacks, known_noise=np.tile(attacks, T))
     same(algorithm, trust.PNDP([1]), by_hand)
-    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
+    losses = privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
     assert all(loss.bound == "exact" for loss in losses)
 
 
 def test_zip_dl_by_hand():
     """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
     W, T = gossip.metropolis_hastings("path:n=3"), 2
-    algorithm = algorithms.zip_dl(mfdl.Dynamics(W), EveryStep(T))
+    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T))
     dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
     to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
     averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
@@ -245,8 +230,6 @@ def test_zip_dl_by_hand():
 
 
 # ---- adaptive gradients ---------------------------------------------------------------------------------------------
-
-
 def models_of(algorithm):
     return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ np.eye(
         algorithm.noise.shape[1]
@@ -258,8 +241,7 @@ def steps_of(case):
     return np.minimum(case.round_of_row // per_step, case.algorithm.num_steps - 1)
 
 
-@examples(200)
-@given(case=view_cases(exact=True), data=st.data())
+@given(200, case=view_cases(exact=True), data=st.data())
 def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(case, data):
     algorithm = case.algorithm
     model = case.model.view(algorithm, case.honest[0] if case.honest else 0, release=case.release)
@@ -280,7 +262,7 @@ def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(
 
 def test_models_and_times_decide_what_is_adaptive():
     encoder = np.array([[1.0, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
-    algorithm = algorithms.mf_dsgd(mfdl.Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
+    algorithm = algorithms.mf_dsgd(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
     W_T, _ = gossip_messages(algorithm.dynamics.gossip, 3)
     N, times = local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
     seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(algorithm), row_steps=times)
@@ -307,23 +289,20 @@ def test_models_and_times_decide_what_is_adaptive():
     assert not is_adaptive(combined)  # gradients in a known combination are not known one by one
 
 
-@pytest.mark.parametrize(
-    ("models", "row_steps", "text"),
-    [
-        (np.zeros((4, 4)), None, "models must be two matrices"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), None, "with models, row_steps must give"),
-        ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
-        ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
-        ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
-        ((np.eye(4, k=-1), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 0], "got step 0 for row 3, which holds a gradient of step 1"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 2], "row_steps must be 4 steps below 2"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), [0.0, 0, 1, 1], "row_steps must be 4 steps below 2"),
-    ],
+@each(
+    "models, row_steps, text",
+    (np.zeros((4, 4)), None, "models must be two matrices"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), None, "with models, row_steps must give"),
+    ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
+    ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
+    ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+    ((np.eye(4, k=-1), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 0], "got step 0 for row 3, which holds a gradient of step 1"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 2], "row_steps must be 4 steps below 2"),
+    ((np.zeros((4, 4)), np.zeros((4, 4))), [0.0, 0, 1, 1], "row_steps must be 4 steps below 2"),
 )
 def test_models_that_do_not_fit(models, row_steps, text):
-    with pytest.raises(InvalidInput, match=text):
-        View(np.eye(4), np.eye(4), num_nodes=2, models=models, row_steps=row_steps)
+    refuses(text, View, np.eye(4), np.eye(4), num_nodes=2, models=models, row_steps=row_steps)
 
 
 def test_the_average_of_all_messages_is_not_proven_adaptive():
@@ -342,8 +321,6 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
-
-
 def test_victims_and_participation_by_node():
     by_node = ParticipationByNode([Single(2), EveryStep(2), Single(2)])
     view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))
@@ -363,25 +340,20 @@ def test_the_content_hash_is_of_all_that_a_view_says():
     A, options = np.eye(4), {"num_nodes": 2}
     models = {"models": (np.zeros((4, 4)), np.zeros((4, 4))), "row_steps": [0, 0, 1, 1]}
     views = [
-        View(A, A, **options),
-        View(A, A),
-        View(2 * A, A, **options),
-        View(A, 2 * A, **options),
+        View(A, A, **options), View(A, A), View(2 * A, A, **options), View(A, 2 * A, **options),
         View(A, A, **options, known_gradients=[True, False]),
         View(A, A, **options, known_noise=[True, False, False, False]),
-        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]),
-        View(A, A, **options, **models),
-        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})),
-        View(as_fractions(A / 3), A, **options),
-    ]
+        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]), View(A, A, **options, **models),
+        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})), View(as_fractions(A / 3), A, **options),
+    ]  # fmt: skip
     assert len({view.content_hash for view in views}) == len(views)
     for make in (sp.csr_array, aslinearoperator):
         assert View(make(A), make(A), **options).content_hash == views[0].content_hash
 
 
 def test_the_view_of_a_trust_model_is_a_view():
-    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
-    of_algorithm = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+    algorithm = algorithms.dp_dsgd(Dynamics(RING), Cyclic(2, 2))
+    of_algorithm = privacy.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
     view = trust.PNDP([0]).view(algorithm, 1, release="none")
     assert view.content_hash != trust.PNDP([1]).view(algorithm, 0, release="none").content_hash
     losses = view_losses(view, algorithm.participation)
@@ -403,24 +375,16 @@ def test_what_does_not_fit():
         (view, ParticipationByNode([Single(2)] * 3), {}, "3"),
         (View(np.eye(4), np.eye(4), num_nodes=2, known_gradients=np.ones(2, bool)), EveryStep(2), {}, "no victim"),
     ):
-        with pytest.raises(InvalidInput, match=text):
-            view_losses(given_view, scheme, **options)
-    with pytest.raises(UnsupportedMechanism, match="no public patterns"):
-        view_losses(view, mfdl.PoissonSampling(0.5, 2))
-    with pytest.raises(InvalidInput, match="known_noise must be a boolean mask"):
-        View(np.eye(2), np.eye(2), known_noise=np.ones(3, dtype=bool))
-    with pytest.raises(InvalidInput, match="entries that are 0 or at least 1e-300"):
-        View([[Fraction(1, 10**320)]], [[1]])
-    with pytest.raises(InvalidInput, match="finite"):
-        View([[Fraction(1), math.nan]], [[1]])
-    with pytest.raises(InvalidInput, match="next to fractions"):
-        as_fractions([[2**0.5]])
-    with pytest.raises(InvalidInput, match="float64"):
-        as_fractions(np.array([[0.1]], dtype=np.float32), decimals=True)
+        refuses(text, view_losses, given_view, scheme, **options)
+    unsupported("no public patterns", lambda: view_losses(view, PoissonSampling(0.5, 2)))
+    refuses("known_noise must be a boolean mask", View, np.eye(2), np.eye(2), known_noise=np.ones(3, dtype=bool))
+    refuses("entries that are 0 or at least 1e-300", lambda: View([[Fraction(1, 10**320)]], [[1]]))
+    refuses("finite", lambda: View([[Fraction(1), math.nan]], [[1]]))
+    refuses("next to fractions", as_fractions, [[2**0.5]])
+    refuses("float64", as_fractions, np.array([[0.1]], dtype=np.float32), decimals=True)
 
 
-@examples(100)
-@given(st.lists(st.fractions(-1000, 1000, max_denominator=4096), min_size=1, max_size=8))
+@given(100, st.lists(st.fractions(-1000, 1000, max_denominator=4096), min_size=1, max_size=8))
 def test_floats_stand_for_the_fractions_that_they_round(fractions):
     floats = np.array([[float(x) for x in fractions]])
     assert as_fractions(floats)[0].tolist() == [x if Fraction(float(x)) != x else Fraction(float(x)) for x in fractions]

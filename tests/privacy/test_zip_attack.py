@@ -7,10 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import Privacy, algorithms, calibrate, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 
 MH = gossip.metropolis_hastings

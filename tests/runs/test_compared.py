@@ -1,6 +1,7 @@
-"""`mfdl.compare`: objects and names in every place, one store for every door, tables, pictures and trained modules."""
+"""`mfdl.compare`: objects and names in every place, one store for every door; evaluated steps read back row by row."""
 
 import csv
+import dataclasses
 import functools
 import itertools
 import json
@@ -12,17 +13,20 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from hypothesis.extra import numpy as numbers
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
-from mfdl.runs import Store
+from mfdl.runs import Store, load_steps
+from mfdl.runs.columns import CONDITIONS, RunSteps, save_steps
 from mfdl.runs.compared import COLUMNS, _numbers, privacy_options
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs, points
 
-PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
 GRAPH = nx.relabel_nodes(nx.cycle_graph(4), dict(enumerate("abcd")))
 
@@ -72,7 +76,7 @@ class TestObjects:
                 assert run.mechanism.guarantee.mu == pytest.approx(mu)
 
     def test_an_algorithm_a_mechanism_and_the_function_that_builds_it_have_the_same_numbers(self, compared):
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
+        dynamics = dynamics_on(GRAPH, 0.1)
         algorithm = two_bands(dynamics, mfdl.Cyclic(2, 2))
         mechanism = mfdl.calibrate(algorithm, PRIVACY, mu=9.0)
         losses = [row["final_test_loss_mean"] for row in compared.table() if row["mechanism"] == "two_bands"]
@@ -90,14 +94,13 @@ class TestObjects:
 
         monkeypatch.setattr("mfdl.runs.running.replays", trained)
         assert mfdl.compare(mechanisms, task=task(), **where, **SMALL).table() == compared.table()
-        with pytest.raises(InvalidInput, match=r"of another comparison \(task 'own:.*' there, 'own:.*' here\)"):
-            mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL)
+        refuses(r"of another comparison \(task", lambda: mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL))
         with pytest.raises(InvalidInput, match=r"another comparison \(mu \[0.5, 2.0\] there, \[0.5, 1.0\] here\)"):
             mfdl.compare(mechanisms, task=task(), **where | {"mu": [0.5, 1.0]}, **SMALL)
         assert set(Store(compared.folder / "runs").hashes) == before
 
     def test_a_number_that_is_an_index_and_another_node_s_label_is_refused(self):
-        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), adjacency="zero-out", clip_norm=1.0)
+        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), **ZERO_OUT)
         numbered = nx.relabel_nodes(nx.cycle_graph(4), {0: 1, 1: 2, 2: 3, 3: 4})
         with pytest.raises(InvalidInput, match="write '1' for the label, or '#1' for the index"):
             mfdl.compare(["dp-dsgd"], graph=numbered, task="digits", privacy=privacy, mu=1.0, **SMALL)
@@ -106,8 +109,7 @@ class TestObjects:
         with pytest.raises(KeyError, match=r"no run 'none'; runs have keys \(mechanism, budget\): \('none', 0.5\)"):
             compared.runs["none"]
         (tmp_path / "file").write_text("")
-        with pytest.raises(InvalidInput, match="it is a file; give a folder"):
-            compared.export(tmp_path / "file")
+        refuses("it is a file; give a folder", compared.export, tmp_path / "file")
 
     def test_more_seeds_mechanisms_and_budgets_go_on_in_the_same_folder(self, tmp_path):
         where = {"graph": GRAPH, "task": task(), "privacy": PRIVACY, "out": tmp_path / "out"}
@@ -126,7 +128,7 @@ class TestObjects:
             attackers=["a"],
             name="insider",
         )
-        privacy = mfdl.Privacy(insider, adjacency="zero-out", clip_norm=1.0)
+        privacy = mfdl.Privacy(insider, **ZERO_OUT)
         result = mfdl.compare(["dp-dsgd", two_bands], graph=GRAPH, task=task(), privacy=privacy, mu=1.0, **SMALL)
         assert {row["trust"] for row in result.table()} == {"insider"}
         for run in result.runs.values():
@@ -139,67 +141,54 @@ class TestObjects:
         other = nx.relabel_nodes(GRAPH, dict(zip("abcd", "dcbe", strict=True)))
         with pytest.raises(InvalidInput, match="holds the records of other nodes: its node 0 is 'a'"):
             mfdl.compare(["dp-dsgd"], graph=other, task=task(), privacy=PRIVACY, mu=1.0, **SMALL)
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(other), 0.1)
+        dynamics = dynamics_on(other, 0.1)
         mechanism = mfdl.calibrate(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 2)), PRIVACY, mu=1.0)
-        with pytest.raises(InvalidInput, match="build the task for the mechanism's graph"):
-            mfdl.replay(mechanism, task(), seeds=[0])
+        refuses("build the task for the mechanism's graph", lambda: mfdl.replay(mechanism, task(), seeds=[0]))
 
     def test_mechanisms_of_one_name_and_two_sources_of_one_condition_are_refused(self, tmp_path):
         def mafalda(dynamics, participation):
             return two_bands(dynamics, participation)
 
         own = {"graph": GRAPH, "task": task(), "mu": 1.0, **SMALL}
-        with pytest.raises(InvalidInput, match="two are called 'mafalda'"):
-            mfdl.compare(["mafalda", mafalda], **own)
-        with pytest.raises(InvalidInput, match="privacy and the options both say clip_norm"):
-            mfdl.compare(["dp-dsgd"], privacy=PRIVACY, clip_norm=2.0, **own)
-        with pytest.raises(InvalidInput, match="unknown option 'epoch'; did you mean 'epochs'"):
-            mfdl.compare(["dp-dsgd"], epoch=3, **own)
-        with pytest.raises(InvalidInput, match="unknown option 'lr'; it is called 'learning_rate' here"):
-            mfdl.compare(["dp-dsgd"], lr=0.1, **own)
+        refuses("two are called 'mafalda'", mfdl.compare, ["mafalda", mafalda], **own)
+        refuses("privacy and the options both say", mfdl.compare, ["dp-dsgd"], privacy=PRIVACY, clip_norm=2.0, **own)
+        refuses("unknown option 'epoch'; did you mean", mfdl.compare, ["dp-dsgd"], epoch=3, **own)
+        refuses("unknown option 'lr'; it is called", mfdl.compare, ["dp-dsgd"], lr=0.1, **own)
         with pytest.raises(InvalidInput, match="gossip must have the nodes of the graph in their order"):
             mfdl.compare(["dp-dsgd"], gossip=mfdl.gossip.metropolis_hastings("ring:n=4"), **own)
         (tmp_path / "own.toml").write_text("[privacy]\nmu = 0.1\n")
-        with pytest.raises(InvalidInput, match=r"line 1, privacy: unknown table"):
-            mfdl.compare(config=tmp_path / "own.toml")
+        refuses(r"line 1, privacy: unknown table", mfdl.compare, config=tmp_path / "own.toml")
 
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
-            ({"task": "no-such"}, "no-such"),
-            ({"task": 3}, "task must be a Task"),
-            ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
-            ({"partition": "uniform"}, "the task given has its own"),
-            ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
-            ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
-            ({"gossip": np.eye(3)}, "one row per node of the graph"),
-            ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
-            ({"mu": []}, "mu must hold at least one value"),
-            ({"mu": "much"}, "mu must be a number or several"),
-            ({"privacy": "ldp"}, "privacy must be a Privacy"),
-            ({"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, owners=2)}, "a comparison takes no owners"),
-            (
-                {"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=mfdl.Cyclic(3, 2))},
-                "privacy and the options both say epochs",
-            ),
-        ],
+    @each(
+        "changed, message",
+        ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
+        ({"task": "no-such"}, "no-such"),
+        ({"task": 3}, "task must be a Task"),
+        ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
+        ({"partition": "uniform"}, "the task given has its own"),
+        ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
+        ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
+        ({"gossip": np.eye(3)}, "one row per node of the graph"),
+        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
+        ({"mu": []}, "mu must hold at least one value"),
+        ({"mu": "much"}, "mu must be a number or several"),
+        ({"privacy": "ldp"}, "privacy must be a Privacy"),
+        ({"privacy": mfdl.Privacy(owners=2, **ZERO_OUT)}, "a comparison takes no owners"),
+        (
+            {"privacy": mfdl.Privacy(participation=mfdl.Cyclic(3, 2), **ZERO_OUT)},
+            "privacy and the options both say epochs",
+        ),
         ids=itertools.count(),
     )
     def test_what_cannot_be_compared_is_refused(self, tmp_path, changed, message):
         asked = {"mechanisms": ["dp-dsgd"], "graph": GRAPH, "task": task(), "privacy": PRIVACY, "mu": 1.0} | changed
-        with pytest.raises(InvalidInput, match=message):
-            mfdl.compare(**asked, out=tmp_path / "out", **SMALL)
+        refuses(message, mfdl.compare, **asked, out=tmp_path / "out", **SMALL)
         assert not (tmp_path / "out" / "results.json").exists()
 
     def test_an_algorithm_of_another_run_is_refused_with_the_difference(self):
         gossip = mfdl.gossip.metropolis_hastings(GRAPH)
         for dynamics, scheme, message in (
-            (
-                mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.1),
-                mfdl.Cyclic(2, 2),
-                "of other nodes than this graph has",
-            ),
+            (dynamics_on("ring:n=4", 0.1), mfdl.Cyclic(2, 2), "of other nodes than this graph has"),
             (mfdl.Dynamics(gossip, 0.1), mfdl.Cyclic(2, 3), "and this run has cyclic"),
             (mfdl.Dynamics(gossip, 0.2), mfdl.Cyclic(2, 2), "has other learning rates"),
         ):
@@ -219,8 +208,7 @@ class TestGiven:
 
     def test_a_text_without_its_object_is_refused(self):
         assert value_of("ring:n=4", "graph") == "ring:n=4"
-        with pytest.raises(InvalidInput, match=r"give the object again, mfdl.compare\(..., task=...\)"):
-            value_of(str(Given.named("mine", "0" * 16, None)), "task")
+        refuses("give the object again", lambda: value_of(str(Given.named("mine", "0" * 16, None)), "task"))
 
     def test_equal_objects_are_equal_options(self):
         same = [Experiment(graph=graph, task=task()) for graph in (GRAPH, GRAPH.copy())]
@@ -248,33 +236,26 @@ class TestDoors:
         assert len(stores[0]) == 2
         assert all(hashes == stores[0] for hashes in stores)
 
-    @pytest.mark.parametrize(
-        ("privacy", "options"),
-        [
-            (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
-            (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
-            (
-                mfdl.participation.RandomAllocation(3, 2),
-                {"participation": "random-allocation", "epochs": 3, "period": 2},
-            ),
-        ],
+    @each(
+        "privacy, options",
+        (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
+        (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
+        (mfdl.participation.RandomAllocation(3, 2), {"participation": "random-allocation", "epochs": 3, "period": 2}),
         ids=str,
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
-        asked = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=privacy)
+        asked = mfdl.Privacy(participation=privacy, **ZERO_OUT)
         assert options.items() <= privacy_options(asked).items()
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
         assert Experiment(**privacy_options(asked), **target).scheme() == privacy
 
-    @pytest.mark.parametrize(
-        ("model", "options"),
-        [
-            (mfdl.trust.LDP(), {"trust": "ldp"}),
-            (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
-            (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
-            (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
-            (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
-        ],
+    @each(
+        "model, options",
+        (mfdl.trust.LDP(), {"trust": "ldp"}),
+        (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
+        (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
+        (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
+        (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
         ids=str,
     )
     def test_a_trust_model_of_the_library_is_stored_by_its_name(self, model, options):
@@ -286,12 +267,7 @@ class TestDoors:
 
     def test_a_plan_is_trained_with_its_rate(self):
         plan = mfdl.plan(
-            "ring:n=4",
-            8,
-            mfdl.Privacy(adjacency="zero-out", clip_norm=1.0),
-            mu=1.0,
-            designs=["dp-dsgd,b=2,k=2"],
-            curvature="power:1:3",
+            "ring:n=4", 8, mfdl.Privacy(**ZERO_OUT), mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3"
         )
         mine = mfdl.compare(graph=GRAPH, task=task(), seeds=1, progress=False, **plan.best.options())
         (row,) = mine.table()
@@ -327,24 +303,20 @@ class TestModels:
         file.write_text("\n".join(["age,price", *rows]))
         own = mfdl.compare(["dp-dsgd"], graph=GRAPH, task=f"{file}:target=price", mu=1.0, out=tmp_path / "o", **SMALL)
         file.write_text("\n".join(["age,price", *rows[::-1]]))
-        with pytest.raises(InvalidInput, match="the models would not be those of the table"):
-            own.runs["dp-dsgd", 1.0].module("a")
+        refuses("the models would not be those of the table", own.runs["dp-dsgd", 1.0].module, "a")
 
     def test_a_run_of_a_file_needs_its_task(self, compared, tmp_path):
         run = compared.runs["dp-dsgd", 2.0].run()
         loaded = mfdl.Run.load(run.save(tmp_path / "run.mfdl"))
-        with pytest.raises(InvalidInput, match="holds no code of its task"):
-            loaded.module()
+        refuses("holds no code of its task", loaded.module)
         torch.testing.assert_close(loaded.module(1, task=task()).weight, run.module(1).weight)
         for wrong, message in (
             ((9,), "node index must be below"),
             ((0, 7), "seed must be one of"),
             ((True,), "node must be"),
         ):
-            with pytest.raises(InvalidInput, match=message):
-                run.module(*wrong)
-        with pytest.raises(InvalidInput, match=r"parameters must have shape \(4,\)"):
-            task().module_with(np.zeros(5))
+            refuses(message, run.module, *wrong)
+        refuses(r"parameters must have shape \(4,\)", lambda: task().module_with(np.zeros(5)))
 
 
 class TestPapers:
@@ -372,15 +344,87 @@ class TestPapers:
         assert (bare.axes[0].get_title(loc="left"), len(bare.texts)) == ("", 0)
 
     def test_bold_is_who_is_ahead_in_each_seed_and_special_characters_are_escaped(self):
-        row = {
-            "budget": 1.0,
-            "lr": 0.5,
-            "seeds": 1,
-            "final_test_loss_mean": 1.0,
-            "final_test_loss_std": 0.0,
-        }
+        row = {"budget": 1.0, "lr": 0.5, "seeds": 1, "final_test_loss_mean": 1.0, "final_test_loss_std": 0.0}
         table = booktabs([{**row, "mechanism": "a_b"}, {**row, "mechanism": "c", "budget": 2.0}], {("a_b", 1.0, 0.5)})
         assert r"a\_b & $\mathbf{1.000}$ &  \\" in table
         assert r"c &  & $1.000$ \\" in table
         diverged = booktabs([{**row, "mechanism": "a", "final_test_loss_mean": None}])
         assert "diverged" in diverged
+
+
+FLOATS = st.floats(allow_nan=False)
+
+
+@st.composite
+def run_steps(draw):
+    """Steps of any run: infinite losses, no accuracy, a metric of the average model."""
+    num_steps, num_nodes = draw(st.integers(0, 4)), draw(st.integers(1, 3))
+    steps = np.array(sorted(draw(st.sets(st.integers(0, 99), min_size=num_steps, max_size=num_steps))), dtype=np.int64)
+    of_nodes = numbers.arrays(np.float64, (num_steps, num_nodes), elements=FLOATS)
+    optional = {"accuracy": of_nodes, "average_loss": numbers.arrays(np.float64, num_steps, elements=FLOATS)}
+    values = draw(st.fixed_dictionaries({"loss": of_nodes}, optional=optional))
+    conditions = dict.fromkeys(CONDITIONS, "text") | {"seed": 3, "mu": draw(st.none() | FLOATS), "lr": 0.5}
+    label = st.text(st.characters(exclude_characters="\0"))
+    nodes = tuple(draw(st.lists(label, min_size=num_nodes, max_size=num_nodes)))
+    return RunSteps(conditions, steps, nodes, values)
+
+
+def rows(run):
+    """Long format, written out."""
+    for i, step in enumerate(run.steps):
+        for u, node in enumerate(run.nodes):
+            measured = {name: values[i, u] if values.ndim == 2 else values[i] for name, values in run.values.items()}
+            yield {**run.conditions, "step": step, "node": node, "accuracy": None, **measured}
+
+
+def same(value, other):
+    return value == other or (other is None and math.isnan(value))
+
+
+@given(50, runs=st.lists(run_steps(), max_size=3))
+def test_runs_come_back_from_a_file_and_their_rows_are_those_written_out(runs, tmp_path_factory):
+    path = tmp_path_factory.mktemp("steps") / "steps.mfdl"
+    save_steps(path, runs)
+    again = load_steps(path)
+    assert len(again) == len(runs)
+    for run, read in zip(runs, again, strict=True):
+        columns, written_out = read.columns(), list(rows(run))
+        assert {len(column) for column in columns.values()} == {len(read)} == {len(written_out)}
+        for place, row in enumerate(written_out):
+            assert set(row) == set(columns)
+            assert all(same(columns[name][place], row[name]) for name in row)
+        if run.steps.size:
+            by_step = [[row["loss"] for row in written_out if row["step"] == step] for step in run.steps]
+            with np.errstate(invalid="ignore", over="ignore"):
+                np.testing.assert_array_equal(read.mean_over_nodes(), [np.mean(losses) for losses in by_step])
+
+
+def run_of(values, conditions=None):
+    return RunSteps(conditions or dict.fromkeys(CONDITIONS), np.array([1, 2]), ("a", "b", "c"), values)
+
+
+def test_arrays_of_other_shapes_are_refused():
+    refuses(r"loss must have shape \(2, 3\) or \(2,\), got", run_of, {"loss": np.ones((3, 2))})
+
+
+def test_a_file_of_which_a_byte_is_changed_is_refused(tmp_path):
+    path = save_steps(tmp_path / "steps.mfdl", [run_of({"loss": np.ones((2, 3))})])
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    refuses("run the comparison or the sweep again", load_steps, path)
+
+
+def test_which_columns_a_run_has():
+    loss = {"loss": np.ones((2, 3))}
+    whole = run_of({**loss, "accuracy": np.ones((2, 3)), "train_loss": np.ones((2, 3))})
+    assert whole.has_columns(["train_loss"])
+    assert run_of(loss).has_columns([])
+    assert not run_of(loss).has_columns(["train_loss"])
+    assert not whole.has_columns([])
+    assert not dataclasses.replace(whole, conditions={"seed": 0}).has_columns(["train_loss"])
+
+
+def test_a_metric_that_was_not_measured_is_nan():
+    assert np.isnan(run_of({"loss": np.ones((2, 3))}).mean_over_nodes("accuracy")).all()
+    assert run_of({"loss": np.ones((2, 3))}).to_pandas()["accuracy"].isna().all()

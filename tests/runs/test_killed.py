@@ -41,7 +41,6 @@ def test_sweeps_killed_at_random_end_with_the_same_bytes():
 
 
 # ---- a sweep of 120 cells, as a user runs it -------------------------------------------------------------------------
-
 SWEEP = """
 mechanisms = ["none", "dp-dsgd", "mafalda", "bsr"]
 graph = ["ring:n=8", "florentine"]

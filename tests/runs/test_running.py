@@ -8,9 +8,9 @@ import shutil
 import joblib
 import numpy as np
 import pytest
+from vocabulary import refuses
 
 import mfdl
-from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Engine, Store, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
@@ -128,8 +128,7 @@ def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
 
 
 def test_several_runs_are_no_cell():
-    with pytest.raises(mfdl.InvalidInput, match="one mechanism and one seed, got 1 mechanisms and 3 seeds"):
-        cell(seeds=3)
+    refuses("one mechanism and one seed, got 1 mechanisms", cell, seeds=3)
 
 
 def test_json_is_plain(finished):
@@ -141,8 +140,6 @@ def test_json_is_plain(finished):
 
 
 # ---- cells that are trained together ---------------------------------------------------------------------------------
-
-
 def batch():
     """Two rates and two seeds: one job."""
     rates, seeds = (0.2, 0.5), (0, 1)
@@ -200,8 +197,7 @@ def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_pa
     (part,) = running.batches(batch())
     job = running.CellJob(part, tuple(c.hash for c in part), (True,) * 4, (0, 0), tmp_path, (None,) * 4, None, strict)
     if strict:
-        with pytest.raises(RuntimeError, match="stop"):
-            running.work(job, progress=stop)
+        refuses("stop", running.work, job, progress=stop, error=RuntimeError)
     else:
         assert all("stop" in answer.failure["error"] for answer in running.work(job, progress=stop))
     assert len(starts) == 1
@@ -212,5 +208,4 @@ def test_the_steps_of_another_cell_are_not_taken(finished, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     store, (first, second) = Store.load(tmp_path / "copy"), grid()[:2]
     shutil.copyfile(store._steps_path(second.hash), store._steps_path(first.hash))
-    with pytest.raises(InvalidInput, match="steps of one run"):
-        store.steps(first)
+    refuses("steps of one run", store.steps, first)

@@ -7,40 +7,29 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from last_bits import nudged
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, trust
 from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.temporal import prefix_sum_gram
-from mfdl.participation import (
-    Cyclic,
-    EveryStep,
-    Explicit,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    PatternSet,
-    Single,
-)
+from mfdl.participation import Explicit, OncePerEpoch, Participation, PatternSet, Single
 from mfdl.sensitivity import patterns as pattern_bounds
 from mfdl.sensitivity.encoder_bounds import BandedGram, banded_bound, structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
-from mfdl.testing import participations
-from mfdl.testing.oracles import (
+from mfdl.testing import (
+    ALL_SCHEMES,
     elliptope_reference,
     largest_over_patterns,
     largest_signed_sum,
     once_per_epoch_patterns,
+    participations,
     separated_patterns,
 )
-from mfdl.testing.strategies import ALL_SCHEMES
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
 
@@ -78,8 +67,7 @@ def random_gram(T, seed):
     return C.T @ C
 
 
-@examples(25)
-@given(case=cases())
+@given(25, case=cases())
 def test_enumerated_is_exact_against_a_program_for_every_pattern(case):
     scheme, patterns, C = case
     X = gram(C)
@@ -108,8 +96,7 @@ def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, met
     assert lower <= elliptope_reference(gram(C)[at]) * (1 + SOLVER) + SOLVER
 
 
-@examples(60)
-@given(scheme=spread_schemes(), data=st.data())
+@given(60, scheme=spread_schemes(), data=st.data())
 def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     scheme, patterns = scheme
     T = scheme.num_steps
@@ -160,8 +147,7 @@ def toeplitz_square_root(T):
     return np.array([[coefficients[abs(s - t)] for s in range(T)] for t in range(T)])
 
 
-@examples(80)
-@given(scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
+@given(80, scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
 def test_a_diagonal_gram_is_worth_its_heaviest_pattern(scheme, kind, data):
     """Against the listed patterns in exact arithmetic: enclosed, and exact up to rounding."""
     part, patterns = scheme
@@ -217,13 +203,10 @@ def schemes_of_six(draw):
     return draw(st.sampled_from([Cyclic(2, 3), OncePerEpoch(2, 3), MinSeparation(6, 2, 2), Explicit(listed, 6)]))
 
 
-@examples(40)
 @given(
-    scheme=schemes_of_six(),
-    lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
-    method=st.sampled_from(["exact", "certified"]),
-    seed=st.integers(0, 2**32 - 1),
-)
+    40, scheme=schemes_of_six(), lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
+    method=st.sampled_from(["exact", "certified"]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 def test_of_patterns_that_show_the_same_the_last_bits_choose_none(scheme, lags, method, seed):
     """Toeplitz Grams: patterns that are shifts of one another show the same."""
     X = scipy.linalg.toeplitz([20.0, *lags])
@@ -233,8 +216,7 @@ def test_of_patterns_that_show_the_same_the_last_bits_choose_none(scheme, lags, 
     assert diagonal_bounds(nudged(x, seed, size), scheme, none).patterns == diagonal_bounds(x, scheme, none).patterns
 
 
-@examples(20)
-@given(seed=st.integers(0, 2**32 - 1))
+@given(20, seed=st.integers(0, 2**32 - 1))
 def test_of_classes_and_blocks_of_equal_bands_the_first_ones_are_named(seed):
     bands = np.tile([1.0, 0.5, 0.25], (12, 1))
     bands[-3:] = 0.0
@@ -303,20 +285,17 @@ def test_extreme_scales_neither_overflow_nor_vanish(without_enumeration):
         assert_allclose(math.ldexp(scaled.upper, -exponent), plain.upper, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: bound(np.eye(3), EveryStep(4)), "participation must have the mechanism's 3 steps, got 4"),
-        (lambda: bound(np.eye(3), EveryStep(3), "best"), "method must be one of exact, certified, got 'best'"),
-        (lambda: bound(np.full((3, 3), math.nan), EveryStep(3)), r"must not be nan, got nan at index \(0, 0, 0\)"),
-        (lambda: bound(np.eye(3)[None], EveryStep(3)), r"gram must have shape \(T, T\)"),
-        (lambda: bounds(np.eye(3), EveryStep(3)), r"grams must have shape \(V, T, T\)"),
-        (lambda: bound(np.eye(3), EveryStep(3), entry_error=-np.eye(3)), "entry_error must be >= 0"),
-    ],
+@each(
+    "call, message",
+    (lambda: bound(np.eye(3), EveryStep(4)), "participation must have the mechanism's 3 steps, got 4"),
+    (lambda: bound(np.eye(3), EveryStep(3), "best"), "method must be one of exact, certified, got 'best'"),
+    (lambda: bound(np.full((3, 3), math.nan), EveryStep(3)), r"must not be nan, got nan at index \(0, 0, 0\)"),
+    (lambda: bound(np.eye(3)[None], EveryStep(3)), r"gram must have shape \(T, T\)"),
+    (lambda: bounds(np.eye(3), EveryStep(3)), r"grams must have shape \(V, T, T\)"),
+    (lambda: bound(np.eye(3), EveryStep(3), entry_error=-np.eye(3)), "entry_error must be >= 0"),
 )
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 # relative accuracy of the reference solver
@@ -358,8 +337,7 @@ class Mine(Participation):
 SCHEMES = participations(max_steps=6, schemes=ALL_SCHEMES)
 
 
-@examples(20)
-@given(scheme=SCHEMES, data=st.data(), method=st.sampled_from(["exact", "certified"]))
+@given(20, scheme=SCHEMES, data=st.data(), method=st.sampled_from(["exact", "certified"]))
 def test_arrays_are_bounded_by_the_heaviest_pattern(scheme, data, method):
     T, patterns = scheme.num_steps, [tuple(pattern.tolist()) for pattern in scheme.patterns()]
     C = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=T * T, max_size=T * T))).reshape(T, T)
@@ -370,8 +348,7 @@ def test_arrays_are_bounded_by_the_heaviest_pattern(scheme, data, method):
     assert scheme.allows(bounded.pattern)
 
 
-@examples(30)
-@given(scheme=SCHEMES, data=st.data())
+@given(30, scheme=SCHEMES, data=st.data())
 def test_diagonals_and_what_is_allowed_need_no_more(scheme, data):
     T = scheme.num_steps
     weights = np.array(data.draw(st.lists(st.floats(0, 9), min_size=T, max_size=T)))[None]
@@ -392,7 +369,7 @@ def test_encoders_with_structure_get_the_bound_of_the_array(scheme):
 
 @pytest.mark.parametrize("scheme", [Cyclic(2, 3), MinSeparation(6, 2, 2)])
 def test_it_is_calibrated_and_trained_by_hand_but_not_by_the_executor(scheme):
-    ring = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
+    ring = dynamics_on("ring:n=4")
     circumstances = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     mine, known = (
         mfdl.calibrate(mfdl.algorithms.bsr(ring, each, bandwidth=3), mfdl.Privacy(**circumstances), mu=1.0)
@@ -405,13 +382,11 @@ def test_it_is_calibrated_and_trained_by_hand_but_not_by_the_executor(scheme):
 
 def test_what_takes_the_patterns_themselves_is_refused():
     mine = Mine(OncePerEpoch(2, 2))
-    with pytest.raises(UnsupportedMechanism, match=r"my participation once per epoch.*only the heaviest one is known"):
-        mine.patterns()
-    with pytest.raises(UnsupportedMechanism, match="not listed"):
-        mine.classes()
+    unsupported("my participation once per epoch.*only", mine.patterns)
+    unsupported("not listed", mine.classes)
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
         mfdl.calibrate(
-            mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mine),
-            mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit="user"),
+            mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mine),
+            mfdl.Privacy(trust.LDP(), unit="user", **ZERO_OUT),
             mu=1.0,
         )

@@ -8,11 +8,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
+from vocabulary import each, given, st
 
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
@@ -56,8 +54,7 @@ def listed(scheme):
     return [tuple(pattern.tolist()) for pattern in scheme.patterns()]
 
 
-@examples(150)
-@given(case=structured())
+@given(150, case=structured())
 def test_never_below_the_best_signs_nor_above_the_program(case):
     """Signs are gradients of one coordinate: in halves their largest sum is exact, so no bound may be below it."""
     C, bound, scheme = case
@@ -72,8 +69,7 @@ def test_never_below_the_best_signs_nor_above_the_program(case):
         assert_allclose(bounded.upper, signed, rtol=2e-6)
 
 
-@examples(150)
-@given(case=structured())
+@given(150, case=structured())
 def test_gradients_that_add_up_are_exact_where_a_rule_says_so(case):
     """C >= 0 under cyclic participation; c that falls, or bands no wider than the gap, under min-separation."""
     C, bound, scheme = case
@@ -91,8 +87,7 @@ def test_gradients_that_add_up_are_exact_where_a_rule_says_so(case):
         assert_allclose([bound(scheme).upper, bound(scheme).lower], truth, rtol=1e-12)
 
 
-@examples(40)
-@given(data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4))
+@given(40, data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4))
 def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
     """Only neighbours in a pattern meet, and the number of uses does not bind: the program finds the best pattern."""
     w = data.draw(st.integers(1, min(2 * b, T)))
@@ -112,8 +107,7 @@ def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
             assert_allclose(bounded.upper, truth, rtol=1e-12)
 
 
-@examples(40)
-@given(data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4), k=st.integers(1, 6))
+@given(40, data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4), k=st.integers(1, 6))
 def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k):
     diagonal = data.draw(numbers(T, HALVES.map(abs)))
     scheme = MinSeparation(T, k, b)
@@ -122,8 +116,7 @@ def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k)
     assert truth <= bounded.upper <= truth * (1 + 1e-5) + 1e-9
 
 
-@examples(40)
-@given(data=st.data(), T=st.integers(2, 9), b=st.integers(1, 4), k=st.integers(1, 5))
+@given(40, data=st.data(), T=st.integers(2, 9), b=st.integers(1, 4), k=st.integers(1, 5))
 def test_late_coefficients_count_where_uses_meet_them_alone(data, T, b, k):
     """Min-separation of c >= 0: at most what each use sees of later ones at its best lags, by brute force."""
     c = data.draw(numbers(T, HALVES.map(abs)))
@@ -163,8 +156,7 @@ def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
     assert_allclose(banded_bound(BandedGram.from_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
 
 
-@examples(60)
-@given(data=st.data(), T=st.integers(1, 12), b=st.integers(1, 4), k=st.integers(1, 6))
+@given(60, data=st.data(), T=st.integers(1, 12), b=st.integers(1, 4), k=st.integers(1, 6))
 def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
     lam, record = data.draw(numbers(T, HALVES.map(abs))), Separated(T, k, b)
     exact, _ = record.heaviest(lam)
@@ -263,14 +255,12 @@ def schemes(draw, most=12):
     return OncePerEpoch(k, draw(st.integers(1, 12 // k if k < 4 else 2)))
 
 
-@pytest.mark.parametrize(
-    ("T", "b", "series"),
-    [
-        (3, 1, [0.5, 0, 0.25]),
-        (12, 1, [1, 0] * 4 + [1]),
-        (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-        (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-    ],
+@each(
+    "T, b, series",
+    (3, 1, [0.5, 0, 0.25]),
+    (12, 1, [1, 0] * 4 + [1]),
+    (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
+    (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
 )
 def test_two_uses_of_a_column_with_gaps_meet(T, b, series):
     """X of two steps is the autocorrelation of the column at their lag, all of it where the last rows do not cut it."""
@@ -287,8 +277,7 @@ def test_two_uses_of_a_column_with_gaps_meet(T, b, series):
             assert bounded.exact or method == "certified"
 
 
-@examples(400)
-@given(data=st.data())
+@given(400, data=st.data())
 def test_never_below_all_patterns_and_signs(data):
     scheme = data.draw(schemes())
     encoder, C = data.draw(encoders(scheme.num_steps))
@@ -301,8 +290,7 @@ def test_never_below_all_patterns_and_signs(data):
         assert bounded.lower >= attained * (1 - 1e-5)
 
 
-@examples(300)
-@given(data=st.data(), T=st.integers(1, 12), k=st.integers(1, 4))
+@given(300, data=st.data(), T=st.integers(1, 12), k=st.integers(1, 4))
 def test_rules_of_bands_and_coefficients_alone_are_never_too_low(data, T, k):
     """Without the Gram matrix, which improves short runs; entries are halves, so all sums are exact."""
     scheme = MinSeparation(T, k, data.draw(st.integers(1, T)))
@@ -322,8 +310,7 @@ def test_rules_of_bands_and_coefficients_alone_are_never_too_low(data, T, k):
         assert bounded.lower <= attained <= bounded.upper
 
 
-@examples(200)
-@given(data=st.data(), T=st.integers(2, 12), k=st.integers(1, 5), separation=st.integers(1, 12))
+@given(200, data=st.data(), T=st.integers(2, 12), k=st.integers(1, 5), separation=st.integers(1, 12))
 def test_few_uses_are_counted_and_not_priced(data, T, k, separation):
     """Two uses are exact with bands of any width; more where those before the last but one are out of reach."""
     b = min(separation, T)
@@ -337,8 +324,7 @@ def test_few_uses_are_counted_and_not_priced(data, T, k, separation):
     assert bounded.exact
 
 
-@examples(150)
-@given(data=st.data(), T=st.integers(1, 10), gap=st.integers(1, 5), uses=st.integers(1, 5), counted=st.booleans())
+@given(150, data=st.data(), T=st.integers(1, 10), gap=st.integers(1, 5), uses=st.integers(1, 5), counted=st.booleans())
 def test_chains_are_never_below_the_heaviest_steps_and_links(data, T, gap, uses, counted):
     """By all sets of steps; counted chains find the heaviest, prices bound it."""
     numbers = st.lists(GAPS.map(abs), min_size=T, max_size=T).map(np.array)

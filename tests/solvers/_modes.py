@@ -6,11 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 from hypothesis import strategies as st
+from vocabulary import dynamics_on
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
 from mfdl.objective import NoiseObjective
-from mfdl.testing.oracles import rational
+from mfdl.testing import rational
 from mfdl.testing.oracles.rational import flint_matrix
 from mfdl_solvers import FactorizationProblem, ModeProblem
 
@@ -38,7 +37,7 @@ def mode_problems(draw, max_nodes=3, max_steps=4, ridges=(1.0, 1e-2, 0.0), zero_
 
 def graph_problem(graph, num_steps, period, **options):
     """Metropolis-Hastings weights, every model counted after averaging, records that take part every `period` steps."""
-    U, grams = NoiseObjective(Dynamics(gossip.metropolis_hastings(graph)), num_steps, **options).by_modes()
+    U, grams = NoiseObjective(dynamics_on(graph), num_steps, **options).by_modes()
     return ModeProblem(grams, U, np.arange(num_steps) % period)
 
 

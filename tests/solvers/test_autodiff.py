@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import each, given, refuses
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, autodiff, solve
@@ -40,8 +38,7 @@ def assert_valid(problem, solved):
     assert solved.lower_bound <= solved.objective
 
 
-@examples(6)
-@given(problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
+@given(6, problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
 def test_agrees_with_the_dense_solver_within_the_certificates(problem):
     dense, auto = solve(problem, Stopping(1e-5)), autodiff.solve(problem, stopping=Stopping(1e-4), device="cpu")
     assert_valid(problem, auto)
@@ -103,8 +100,6 @@ def test_toeplitz_stays_toeplitz(problem, best, bands):
 
 
 # A user's own
-
-
 def two_parameters() -> Parametrisation:
     """C[t, s] = a^(t - s) + b below the diagonal, ones on it."""
     lag = torch.as_tensor(np.subtract.outer(np.arange(SIZE), np.arange(SIZE)))
@@ -153,8 +148,6 @@ def test_a_penalised_run_does_not_claim_the_optimum(problem, best):
 
 
 # Refusals and the limit
-
-
 @pytest.mark.parametrize("family", [None, banded(SIZE, 3), toeplitz(SIZE)], ids=["full", "banded", "toeplitz"])
 def test_a_stopped_run_says_so(problem, best, family):
     stopped = autodiff.solve(problem, family, stopping=Stopping(max_iterations=1), device="cpu")
@@ -162,26 +155,22 @@ def test_a_stopped_run_says_so(problem, best, family):
     assert_valid(problem, stopped)
     assert stopped.lower_bound <= best.objective
     assert stopped.objective >= best.lower_bound
-    with pytest.raises(NotConverged, match="after 1 iterations"):
-        stopped.require_converged(1e-4)
+    refuses("after 1 iterations", stopped.require_converged, 1e-4, error=NotConverged)
 
 
-@pytest.mark.parametrize(
-    ("encoder", "message"),
-    [
-        (lambda theta: torch.zeros(SIZE, SIZE, dtype=theta.dtype), "finite, lower-triangular, invertible C"),
-        (lambda theta: torch.full((SIZE, SIZE), torch.nan, dtype=theta.dtype), "finite, lower-triangular"),
-        (lambda theta: torch.eye(SIZE, dtype=theta.dtype) + torch.ones(SIZE, SIZE) * 0.1, "lower-triangular"),
-        (banded(3, 1).encoder, r"encoder\(theta\) must have shape \(8, 8\), got \(3, 3\)"),
-    ],
+@each(
+    "encoder, message",
+    (lambda theta: torch.zeros(SIZE, SIZE, dtype=theta.dtype), "finite, lower-triangular, invertible C"),
+    (lambda theta: torch.full((SIZE, SIZE), torch.nan, dtype=theta.dtype), "finite, lower-triangular"),
+    (lambda theta: torch.eye(SIZE, dtype=theta.dtype) + torch.ones(SIZE, SIZE) * 0.1, "lower-triangular"),
+    (banded(3, 1).encoder, r"encoder\(theta\) must have shape \(8, 8\), got \(3, 3\)"),
     ids=["zero", "nan", "not lower triangular", "another size"],
 )
 def test_a_start_that_is_no_encoder_is_refused(problem, encoder, message):
     with pytest.raises(ProblemError, match=message):
         autodiff.solve(problem, Parametrisation(encoder, np.ones(3)), device="cpu")
     for make in (banded, toeplitz):
-        with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
-            make(4, 0)
+        refuses("bands must be an integer >= 1, got 0", make, 4, 0, error=ProblemError)
 
 
 def in_numpy(theta):
@@ -214,16 +203,14 @@ def triangular_at_the_start_alone(theta):
     return torch.eye(SIZE, dtype=theta.dtype) + (theta[0] - 1) * (below + upper)
 
 
-@pytest.mark.parametrize(
-    ("encoder", "why"),
-    [
-        (in_numpy, "must return a torch tensor, got ndarray; .*torch operations on theta"),
-        (cut_off, "no gradient with respect to theta.*torch operations on theta"),
-        (another_parameter, "no gradient with respect to theta"),
-        (beyond_theta, r"fails at theta of shape \(1,\): IndexError.*start must hold"),
-        (in_float32, "must be of torch.float64, got torch.float32"),
-        (triangular_at_the_start_alone, r"lower-triangular at every theta, got C\[0, 1\] = .*torch.tril"),
-    ],
+@each(
+    "encoder, why",
+    (in_numpy, "must return a torch tensor, got ndarray; .*torch operations on theta"),
+    (cut_off, "no gradient with respect to theta.*torch operations on theta"),
+    (another_parameter, "no gradient with respect to theta"),
+    (beyond_theta, r"fails at theta of shape \(1,\): IndexError.*start must hold"),
+    (in_float32, "must be of torch.float64, got torch.float32"),
+    (triangular_at_the_start_alone, r"lower-triangular at every theta, got C\[0, 1\] = .*torch.tril"),
 )
 def test_families_that_are_no_functions_of_theta_to_causal_encoders_are_refused(problem, encoder, why):
     with pytest.raises(ProblemError, match=why):

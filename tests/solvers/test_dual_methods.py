@@ -1,26 +1,26 @@
-"""Search by duals: classes of several indices, classes of single indices, and singular H."""
+"""Search by duals and L-BFGS on functions with known minima: classes of indices, singular H, domains."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 from _solved import assert_feasible, averaging, every_index_alone, one_of_both
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import settings
 from numpy.testing import assert_allclose, assert_array_equal
+from vocabulary import given, refuses, st
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
+from mfdl import Dynamics, gossip
 from mfdl.objective import NoiseObjective
 from mfdl.testing import encoders, factorization_problems
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, certificate, dense_encoder, singletons, solve
 from mfdl_solvers.certificate import weights_bound
 from mfdl_solvers.dense_encoder import ClassBlocks
+from mfdl_solvers.iterations import minimise, two_loops
 
 
 def of_gossip(steps, period):
@@ -42,8 +42,7 @@ def points(draw, ridges=(1.0, 1e-2), max_size=7):
     return problem, blocks, blocks.vector(duals)
 
 
-@examples(60)
-@given(case=points(ridges=(1.0, 1e-2, 1e-9), max_size=5))
+@given(60, case=points(ridges=(1.0, 1e-2, 1e-9), max_size=5))
 def test_the_rounded_bound_is_below_the_exact_one(case):
     problem, blocks, vector = case
     point = blocks.point(vector)
@@ -64,8 +63,7 @@ def test_the_rounded_bound_is_below_the_exact_one(case):
         assert point.lower_bound() >= point.bound * (1 - 1e-8)
 
 
-@examples(100)
-@given(case=points())
+@given(100, case=points())
 def test_a_plain_step_gains_at_least_what_it_promises(case):
     _, blocks, vector = case
     point = blocks.point(vector)
@@ -74,8 +72,7 @@ def test_a_plain_step_gains_at_least_what_it_promises(case):
     assert after.bound >= point.bound * (1 + point.promise) * (1 - 1e-9)
 
 
-@examples(60)
-@given(case=points())
+@given(60, case=points())
 def test_vectors_and_factors_are_each_others_inverse_and_the_gram_is_feasible(case):
     problem, blocks, vector = case
     point = blocks.point(vector)
@@ -87,8 +84,7 @@ def test_vectors_and_factors_are_each_others_inverse_and_the_gram_is_feasible(ca
     assert_allclose(np.bincount(problem.classes, weights=np.diagonal(X)), 1, rtol=1e-12)
 
 
-@examples(40)
-@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+@given(40, problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_descent_on_the_gram_ends_at_the_same_loss(problem):
     with pytest.MonkeyPatch.context() as patch:
         here = solve(problem, Stopping(1e-6))
@@ -145,10 +141,7 @@ def weights(size):
 
 
 # The optimum
-
-
-@given(a=st.floats(0.1, 10.0), c=st.floats(0.1, 10.0), share=st.floats(-1.0, 1.0))
-@examples(100)
+@given(100, a=st.floats(0.1, 10.0), c=st.floats(0.1, 10.0), share=st.floats(-1.0, 1.0))
 def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
     b = share * (a * c) ** 0.5
@@ -159,8 +152,7 @@ def test_two_indices_have_a_closed_form(a, c, share):
     assert solved.lower_bound <= optimum * (1 + 1e-12)
 
 
-@given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-@examples(40)
+@given(40, diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
     solved = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), Stopping(1e-10))
     assert_allclose(solved.gram, np.eye(len(diagonal)), atol=1e-12)
@@ -170,10 +162,7 @@ def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
 
 
 # The bound
-
-
-@examples(120)
-@given(problem=one_of_both(), data=st.data())
+@given(120, problem=one_of_both(), data=st.data())
 def test_any_weights_give_a_bound(problem, data):
     v = data.draw(weights(problem.size))
     C = data.draw(encoders(size=problem.size))
@@ -192,8 +181,7 @@ def test_weights_that_prove_nothing_give_zero(v):
     assert weights_bound(FactorizationProblem(np.eye(2), np.arange(2)), np.array(v)) == 0.0
 
 
-@examples(60)
-@given(problem=problems())
+@given(60, problem=problems())
 def test_never_below_the_trace_norm_bound(problem):
     solved = singletons.solve(problem)
     trace_norm = np.linalg.svd(problem.root, compute_uv=False).sum()
@@ -202,8 +190,7 @@ def test_never_below_the_trace_norm_bound(problem):
     assert solved.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
 
 
-@examples(100)
-@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+@given(100, problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_a_plain_step_never_lowers_the_bound(problem, data):
     v = data.draw(weights(problem.size))
     here = singletons.SingletonPoint.at(v, problem.root)
@@ -211,8 +198,7 @@ def test_a_plain_step_never_lowers_the_bound(problem, data):
     assert other.dual >= here.dual * (1 - 1e-12)
 
 
-@examples(60)
-@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+@given(60, problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_the_point_solves_its_equation(problem, data):
     v = data.draw(weights(problem.size))
     point = singletons.SingletonPoint.at(v, problem.root)
@@ -225,8 +211,6 @@ def test_the_point_solves_its_equation(problem, data):
 
 
 # Singular H
-
-
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-14])
 @pytest.mark.parametrize("n", [3, 5, 12])
 def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
@@ -257,8 +241,7 @@ def test_no_noise_cost_at_one_index():
     assert_allclose(solved.objective, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
 
 
-@examples(40)
-@given(problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
+@given(40, problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
 def test_what_a_ridge_costs(problem, rho):
     # sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)), P(I) = sum of squared class sizes
     T = problem.size
@@ -271,14 +254,12 @@ def test_what_a_ridge_costs(problem, rho):
     assert raised.objective >= best.lower_bound
 
 
-@examples(60)
-@given(problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
+@given(60, problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
     rho = certificate.smallest_ridge(problem, tolerance)
     smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]
     if smallest > 1e-10 * largest:
-        assert rho == 0
-        assert [aim.rho for aim in certificate.falling_targets(problem, tolerance)] == [0]
+        assert (rho, [aim.rho for aim in certificate.falling_targets(problem, tolerance)]) == (0, [0])
         return
     share = (rho * float((problem.class_sizes**2).sum()) / solve(problem).objective) ** 0.5
     assert 1 / (1 - share) ** 2 - 1 <= tolerance / 2 or rho <= 1e-16 * largest
@@ -291,16 +272,118 @@ def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
 
 
 # The door
-
-
 def test_the_door_leads_here_and_takes_classes_of_two_too():
     problem = averaging("florentine")
     here, other = singletons.solve(problem), solve(problem, start=np.eye(15))
     assert here.iterations == other.iterations
     assert_array_equal(here.gram, other.gram)
-    with pytest.raises(ProblemError, match="start must be finite"):
-        solve(problem, start=np.zeros((15, 15)))
+    refuses("start must be finite", solve, problem, start=np.zeros((15, 15)), error=ProblemError)
     two = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
-    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use mfdl_solvers\.solve"):
-        singletons.solve(two)
+    refuses("one index each, got 2 classes for 3 indices", singletons.solve, two, error=ProblemError)
     assert solve(two).status == "optimal"
+
+
+def never(iteration, x, value, gradient):
+    return False
+
+
+def flat(iteration, x, value, gradient):
+    return float(np.abs(gradient).max()) < 1e-9
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 8), seed=st.integers(0, 999))
+def test_quadratic_reaches_its_minimum(size, seed):
+    rng = np.random.default_rng(seed)
+    B = rng.standard_normal((size, size))
+    A, b = B.T @ B + np.eye(size), rng.standard_normal(size)
+    minimum = minimise(lambda x: (x @ A @ x / 2 - b @ x, A @ x - b), np.ones(size), stop=flat, max_iterations=1000)
+    assert_allclose(minimum.point, np.linalg.solve(A, b), atol=1e-7)  # gradient 1e-9 or the floor of the value
+    assert minimum.value == pytest.approx(minimum.point @ A @ minimum.point / 2 - b @ minimum.point, abs=1e-12)
+
+
+def test_rosenbrock():
+    def f(x):
+        a, b = 1 - x[0], x[1] - x[0] ** 2
+        return a * a + 100 * b * b, np.array([-2 * a - 400 * x[0] * b, 200 * b])
+
+    minimum = minimise(f, np.array([-1.2, 1.0]), stop=flat, max_iterations=500)
+    assert minimum.stopped_by_rule
+    assert_allclose(minimum.point, [1, 1], atol=1e-6)
+
+
+def test_an_open_domain_is_never_left():
+    # sum(w / x + x) has its minimum at sqrt(w), close to the edge of x > 0
+    w = np.array([1e-6, 1.0, 100.0])
+    seen = []
+
+    def f(x):
+        if (x <= 0).any():
+            return np.inf, x
+        seen.append(x)
+        return float((w / x + x).sum()), 1 - w / x**2
+
+    minimum = minimise(f, np.full(3, 0.5), stop=flat, max_iterations=2000)
+    assert_allclose(minimum.point, np.sqrt(w), rtol=1e-3)
+    assert (np.array(seen) > 0).all()
+
+
+def test_values_never_rise():
+    values = []
+
+    def record(iteration, x, value, gradient):
+        values.append(value)
+        return False
+
+    minimise(lambda x: (float((x**4).sum()), 4 * x**3), np.array([3.0, -2.0]), stop=record, max_iterations=60)
+    assert (np.diff(values) <= 0).all()
+
+
+def test_the_limit_and_the_rule():
+    def f(x):
+        return float(x @ x), 2 * x
+
+    limited = minimise(f, np.ones(3), stop=never, max_iterations=2)
+    assert limited.iterations <= 2
+    assert not limited.stopped_by_rule
+    at_once = minimise(f, np.ones(3), stop=lambda *_: True, max_iterations=5)
+    assert at_once.iterations == 0
+    assert at_once.stopped_by_rule
+    assert_allclose(at_once.point, np.ones(3))
+
+
+def test_a_start_at_the_minimum_ends_at_once():
+    minimum = minimise(lambda x: (0.0, np.zeros_like(x)), np.ones(2), stop=never, max_iterations=100)
+    assert minimum.iterations == 0
+    assert not minimum.stopped_by_rule
+
+
+def test_a_wrong_gradient_ends_and_does_not_loop():
+    minimum = minimise(lambda x: (float(x @ x), -2 * x), np.ones(2), stop=never, max_iterations=100)
+    assert minimum.iterations < 100
+    assert minimum.value == 2.0
+
+
+def test_the_start_is_not_changed():
+    start = np.ones(3)
+    minimise(lambda x: (float(x @ x), 2 * x), start, stop=flat, max_iterations=50)
+    assert_allclose(start, 1)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 6), count=st.integers(1, 5), seed=st.integers(0, 999))
+def test_two_loops_are_the_inverse_bfgs_matrix(size, count, seed):
+    rng = np.random.default_rng(seed)
+    B = rng.standard_normal((size, size))
+    A = B.T @ B + np.eye(size)
+    steps = rng.standard_normal((count, size))
+    pairs = deque((s, A @ s, float(s @ A @ s)) for s in steps)
+    _, y, curvature = pairs[-1]
+    inverse = curvature / float(y @ y) * np.eye(size)
+    for s, y, curvature in pairs:
+        left = np.eye(size) - np.outer(s, y) / curvature
+        inverse = left @ inverse @ left.T + np.outer(s, s) / curvature
+    g = rng.standard_normal(size)
+    scale = np.abs(inverse).max()
+    assert_allclose(two_loops(g, pairs, g), inverse @ g, atol=1e-9 * scale)
+    assert_allclose(two_loops(y, pairs, g), steps[-1], atol=1e-9 * scale)  # the secant equation of the last pair

@@ -8,8 +8,7 @@ import traceback
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume
-from hypothesis import strategies as st
+from vocabulary import assume, each, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.testing import brute_force_sensitivity, check_claim, claim, describe, encoders, participations, strategies
@@ -69,21 +68,19 @@ def test_conditions_that_no_case_meets_leave_a_claim_untested():
     assert not result.as_registered
 
 
-@pytest.mark.parametrize(
-    ("claimed", "truth", "verdict"),
-    [
-        (math.inf, math.inf, "holds"),
-        (math.inf, 1, "holds"),
-        (1, math.inf, "refuted"),
-        (-math.inf, 0, "refuted"),
-        (0, -math.inf, "holds"),
-        (1, 1 + 1e-12, "holds"),
-        (1e6, 1e6 + 1e-4, "holds"),  # tolerance is relative above 1
-        (1, 1 + 1e-8, "refuted"),
-        ([2, 2], [1, 3], "refuted"),
-        (0, [0.0, -1.0], "holds"),
-        ([], [], "holds"),
-    ],
+@each(
+    "claimed, truth, verdict",
+    (math.inf, math.inf, "holds"),
+    (math.inf, 1, "holds"),
+    (1, math.inf, "refuted"),
+    (-math.inf, 0, "refuted"),
+    (0, -math.inf, "holds"),
+    (1, 1 + 1e-12, "holds"),
+    (1e6, 1e6 + 1e-4, "holds"),  # tolerance is relative above 1
+    (1, 1 + 1e-8, "refuted"),
+    ([2, 2], [1, 3], "refuted"),
+    (0, [0.0, -1.0], "holds"),
+    ([], [], "holds"),
 )
 def test_what_counts_as_a_violation(claimed, truth, verdict):
     @claim("a draft", "Lemma 4", n=st.just(0))
@@ -106,8 +103,7 @@ def test_a_function_that_returns_no_pair_is_named(answer):
         """Nothing."""
         return answer
 
-    with pytest.raises(InvalidInput, match=r"claim 'a-draft-lemma-5' must return \(claimed, truth\)"):
-        check_claim(wrong)
+    refuses("claim 'a-draft-lemma-5' must return", check_claim, wrong)
 
 
 def test_nan_is_no_truth():
@@ -116,8 +112,7 @@ def test_nan_is_no_truth():
         """Nothing."""
         return 1, math.nan
 
-    with pytest.raises(InvalidInput, match=r"returned nan for n = 0"):
-        check_claim(wrong)
+    refuses(r"returned nan for n = 0", check_claim, wrong)
 
 
 def test_errors_of_the_function_are_its_own():
@@ -126,8 +121,7 @@ def test_errors_of_the_function_are_its_own():
         """Nothing."""
         raise TypeError("of the function")
 
-    with pytest.raises(TypeError, match="of the function"):
-        check_claim(wrong)
+    refuses("of the function", check_claim, wrong, error=TypeError)
 
 
 def test_an_error_of_the_function_names_claim_and_case_in_one_line():
@@ -147,14 +141,12 @@ def test_an_error_of_the_function_names_claim_and_case_in_one_line():
     assert not any("hypothesis" in line or "Failing test case" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({}, "takes .'n'. and has strategies for nothing"),
-        ({"n": st.just(0), "m": st.just(0)}, "strategies for .'m', 'n'."),
-        ({"n": 3}, "must be a Hypothesis strategy, got 3"),
-        ({"n": st.just(0), "expect": "maybe"}, "expect must be one of holds, refuted"),
-    ],
+@each(
+    "keywords, message",
+    ({}, "takes .'n'. and has strategies for nothing"),
+    ({"n": st.just(0), "m": st.just(0)}, "strategies for .'m', 'n'."),
+    ({"n": 3}, "must be a Hypothesis strategy, got 3"),
+    ({"n": st.just(0), "expect": "maybe"}, "expect must be one of holds, refuted"),
 )
 def test_a_claim_that_is_not_well_stated_is_refused(keywords, message):
     with pytest.raises(InvalidInput, match=message):
@@ -172,8 +164,7 @@ def test_a_claim_needs_a_statement_and_check_claim_a_claim():
         def silent(n):
             return 0, 0
 
-    with pytest.raises(InvalidInput, match="decorate the function first"):
-        check_claim(lambda n: (0, 0))
+    refuses("decorate the function first", check_claim, lambda n: (0, 0))
 
 
 def test_cases_in_words():

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression, slow_means, slow_sums, squared
+from vocabulary import each, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, replay, trust
 from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config
@@ -30,8 +28,7 @@ def mechanism(unit="record", noise_std=0.5, **privacy):
     )
 
 
-@examples(20)
-@given(gamma=st.sampled_from([1e-6, 0.01, 3.0]), unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
+@given(20, gamma=st.sampled_from([1e-6, 0.01, 3.0]), unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
 def test_a_run_is_the_recursion_on_normalised_gradients(gamma, unit, seed):
     """theta <- W (theta - eta (sum_r C g_r / (||g_r|| + gamma) + e_t) / m), each gradient by autograd."""
     injected = np.random.default_rng(seed).standard_normal((4, 4, 12)) * 0.01
@@ -102,8 +99,7 @@ def test_runs_of_other_rules_share_no_noise_no_checkpoint_and_no_state(tmp_path)
     )
     replay(**options, clipping="automatic", checkpoint_folder=tmp_path)
     for other in ("flat", "automatic:0.1"):
-        with pytest.raises(InvalidInput, match="the checkpoint's"):
-            replay(**options, clipping=other, checkpoint_folder=tmp_path)
+        refuses("the checkpoint's", replay, **options, clipping=other, checkpoint_folder=tmp_path)
     whole = replay(**{**options, "stop_after": None}, clipping="automatic")
     resumed = replay(**{**options, "stop_after": None}, clipping="automatic", checkpoint_folder=tmp_path)
     assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
@@ -132,24 +128,20 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_the_flat_rule_alon
     privacy = mfdl.Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=CLIP, lipschitz=1.0)
     resting = mfdl.calibrate(algorithm, privacy, mu=1.0)
     assert resting.lipschitz == 1.0
-    with pytest.raises(InvalidInput, match=r"clipping must be flat .* normalised gradients are steeper"):
-        replay(resting, classes(lipschitz=1.0), seeds=[0], clipping="automatic")
+    refuses("clipping must be flat", lambda: replay(resting, classes(lipschitz=1.0), seeds=[0], clipping="automatic"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clipping": "automatik"}, "did you mean 'automatic'"),
-        ({"clipping": "automatic:0"}, "gamma must be"),
-        ({"clipping": "automatic:1e-7"}, "gamma must be between 1e-06"),
-        ({"clipping": "flat:1"}, "clipping flat is written flat"),
-        ({"clipping": 0.5}, "clipping must be"),
-        ({"clipping": "automatic", "clip_schedule": [1.0] * 4}, "clip_schedule changes the norm"),
-    ],
+@each(
+    "options, message",
+    ({"clipping": "automatik"}, "did you mean 'automatic'"),
+    ({"clipping": "automatic:0"}, "gamma must be"),
+    ({"clipping": "automatic:1e-7"}, "gamma must be between 1e-06"),
+    ({"clipping": "flat:1"}, "clipping flat is written flat"),
+    ({"clipping": 0.5}, "clipping must be"),
+    ({"clipping": "automatic", "clip_schedule": [1.0] * 4}, "clip_schedule changes the norm"),
 )
 def test_what_means_nothing_is_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        replay(mechanism(), classes(), seeds=[0], **options)
+    refuses(message, lambda: replay(mechanism(), classes(), seeds=[0], **options))
 
 
 def test_a_comparison_trains_by_the_rule_and_costs_what_the_flat_one_does():
@@ -168,5 +160,4 @@ def test_a_comparison_trains_by_the_rule_and_costs_what_the_flat_one_does():
         ({"curvature": "power:1:20", "mechanisms": ("mafalda",)}, "--clipping automatic:0.01 scales gradients"),
         ({"clipping": "quantil"}, "did you mean 'quantile'"),
     ):
-        with pytest.raises(InvalidInput, match=message):
-            Experiment(**{**options, "clipping": "automatic", **wrong})
+        refuses(message, Experiment, **{**options, "clipping": "automatic", **wrong})

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from small_tasks import module_at, regression, squared
+from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl.errors import InvalidInput
@@ -30,8 +28,6 @@ WORD = st.integers(0, 2**64 - 1)
 
 
 # ---- the cipher -----------------------------------------------------------------------------------------------------
-
-
 def quarter(state, a, b, c, d):
     for left, right, mixed, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
         state[left] = (state[left] + state[right]) % 2**32
@@ -76,8 +72,9 @@ def test_vectors_of_rfc_8439():
     assert block_of_rfc(bytes(range(32)), 1, bytes([0] * 7 + [0x4A] + [0] * 4)) == sunscreen[:64]
 
 
-@examples(40)
-@given(key=st.binary(min_size=32, max_size=32), step=WORD, shard=st.integers(0, SHARDS - 1), count=st.integers(1, 20))
+@given(
+    40, key=st.binary(min_size=32, max_size=32), step=WORD, shard=st.integers(0, SHARDS - 1), count=st.integers(1, 20)
+)
 def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
     nonce = step.to_bytes(8, "little") + shard.to_bytes(4, "little")
     blocks = b"".join(block_of_rfc(key, counter, nonce) for counter in range(3))
@@ -85,8 +82,6 @@ def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
 
 
 # ---- from words to normals ------------------------------------------------------------------------------------------
-
-
 def normal_of(word):
     """+-Phi^-1((m + 1/2) 2^-64) in 60 digits, by Newton's method on erfc."""
     with mpmath.workdps(60):
@@ -104,8 +99,7 @@ def transformed(drawn):
     return out.view(np.float64)
 
 
-@examples(60)
-@given(st.lists(WORD | st.integers(0, 64).map(lambda bits: 2**bits - 1), min_size=1, max_size=5))
+@given(60, st.lists(WORD | st.integers(0, 64).map(lambda bits: 2**bits - 1), min_size=1, max_size=5))
 def test_each_word_becomes_the_normal_of_its_probability(drawn):
     for word, normal in zip(drawn, transformed(drawn), strict=True):
         assert abs(float(normal_of(word)) - normal) <= 2.0**-49 * max(1.0, abs(normal))
@@ -117,24 +111,18 @@ def test_the_ends_and_the_middle():
     assert abs(middle) <= 1e-16
 
 
-@examples(60)
-@given(WORD.filter(lambda word: word < 2**64 - 2))
+@given(60, WORD.filter(lambda word: word < 2**64 - 2))
 def test_normals_rise_with_their_words(word):
     below, above = transformed([word & ~1, (word & ~1) + 2])
     assert below <= above <= 0
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
-
-
-@examples(60)
 @given(
-    columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
-    steps=st.lists(WORD, min_size=1, max_size=3),
-    dim=st.integers(1, 20),
-    tensor=st.integers(0, 2**32 - 1),
+    60, columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
+    steps=st.lists(WORD, min_size=1, max_size=3), dim=st.integers(1, 20), tensor=st.integers(0, 2**32 - 1),
     shard=st.integers(0, SHARDS - 1),
-)
+)  # fmt: skip
 def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps, dim, tensor, shard):
     keys = [NoiseKey.from_seed(i) if seeded else KEY.derive(i) for i, _, seeded in columns]
     indices = np.array([index for _, index, _ in columns], dtype=np.uint64)
@@ -145,15 +133,11 @@ def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps,
             assert_array_equal(row, alone[0, :dim])
 
 
-@examples(60)
 @given(
-    secret=st.integers(0, 99),
-    index=WORD,
-    tensor=st.integers(0, 2**32 - 1),
-    shard=st.integers(0, SHARDS - 1),
+    60, secret=st.integers(0, 99), index=WORD, tensor=st.integers(0, 2**32 - 1), shard=st.integers(0, SHARDS - 1),
     step=WORD | st.builds(lambda q, s: 2**31 * q - s, st.integers(1, 2**33), st.integers(1, 2)),
     count=st.integers(1, 40),
-)
+)  # fmt: skip
 def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, count):
     """Two of a nonce that steps share, and those from the third on of one of its own."""
     key = prf((own := KEY.derive(secret)).reveal_secret(), "chacha20", index, tensor)
@@ -165,8 +149,8 @@ def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, coun
     assert_array_equal(ColumnNormals([own], [index], shard=shard).step(step, count, tensor=tensor)[0], expected)
 
 
-@examples(60)
 @given(
+    60,
     asked=st.lists(
         st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 20), st.integers(0, 1)), min_size=1, max_size=4
     ),
@@ -206,8 +190,6 @@ def test_a_row_beyond_the_block_counter_is_refused():
 
 
 # ---- no keystream twice ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def streams(monkeypatch):
     """(key, step, shard) of every row."""
@@ -234,7 +216,7 @@ def node(key, steps=()):
     """A node of fresh noise that has taken some steps."""
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
-    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mfdl.Cyclic(3, 2))
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))
     calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -257,11 +239,9 @@ def test_a_resumed_node_goes_on_with_its_counter(streams):
     again.load_state_dict(saved)
     streams.clear()
     step_on(6)
-    assert [step for _, step, _ in before] == [0, 1, 2]
-    assert [step for _, step, _ in streams] == [3, 4, 5]
+    assert ([step for _, step, _ in before], [step for _, step, _ in streams]) == ([0, 1, 2], [3, 4, 5])
     assert len({key for key, *_ in before + streams}) == 1
-    with pytest.raises(InvalidInput, match="the noise of the steps between would be used twice"):
-        again.load_state_dict(saved)
+    refuses("the noise of the steps between would be used", again.load_state_dict, saved)
 
 
 def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(streams, tmp_path):
@@ -273,8 +253,7 @@ def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(s
     streams.clear()
     mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, publish=True)
     after = {*streams}
-    assert {step for _, step, _ in before} == {0, 1}
-    assert {step for _, step, _ in after} == {2, 3, 4, 5}
+    assert ({step for _, step, _ in before}, {step for _, step, _ in after}) == ({0, 1}, {2, 3, 4, 5})
     assert {stream_key for stream_key, *_ in before} == {stream_key for stream_key, *_ in after}
     streams.clear()
     mfdl.replay(calibrated, task, key=key, publish=True)
@@ -295,7 +274,6 @@ def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams
 
 
 # ---- statistics of a fixed key --------------------------------------------------------------------------------------
-
 SIZE = 200_000
 
 

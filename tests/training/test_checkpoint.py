@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 import torch
 from archives import edited
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from small_tasks import regression
+from vocabulary import ZERO_OUT, each, given, refuses, st
 
 import mfdl
-from mfdl import algorithms, files, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, InvalidInput, NoiseKey, algorithms, files, gossip, replay, trust
 from mfdl.training import checkpoint
-from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import ReplayConfig, fed, replay
+from mfdl.training.replay import ReplayConfig, fed
 
 KEY = NoiseKey.from_seed(1)
 METADATA = {"mechanism_hash": "ab", "key_id": KEY.key_id, "shape": [2, 3], "more": {"x": None, "y": 0.5}}
@@ -79,8 +73,7 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
             return real(*args)
 
         monkeypatch.setattr(files.os, name, crash)
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 1 if same_step else 2, 0.2)
+    refuses(None, save, tmp_path, 1 if same_step else 2, 0.2, error=KeyboardInterrupt)
     monkeypatch.undo()
     loaded = checkpoint.load(tmp_path)
     assert loaded.step == 1
@@ -90,27 +83,24 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"step": -1}, "step must be an integer >= 0"),
-        ({"models": [1.0]}, "does not hold a checkpoint"),
-        ({"models": {"dict": {"a": "text"}}}, "does not hold a checkpoint"),
-        ({"private": None}, "does not hold a checkpoint"),
-    ],
+@each(
+    "content, message",
+    ({"step": -1}, "step must be an integer >= 0"),
+    ({"models": [1.0]}, "does not hold a checkpoint"),
+    ({"models": {"dict": {"a": "text"}}}, "does not hold a checkpoint"),
+    ({"private": None}, "does not hold a checkpoint"),
 )
 def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, message):
     save(tmp_path, 1, 0.1)
     edited(tmp_path / checkpoint.FILE, lambda header, _: header["content"].update(content))
-    with pytest.raises(InvalidInput, match=message):
-        checkpoint.load(tmp_path)
+    refuses(message, checkpoint.load, tmp_path)
 
 
 @pytest.fixture
 def killed_run(tmp_path):
     """(arguments of `replay`, folder, current files): killed before its last checkpoint removed older files."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("ring:n=4"), 0.1), EveryStep(2))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=0.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=0.0)
     run = {"mechanism": mechanism, "task": regression(8), "seeds": [0], "eval_every": 1, "progress": False}
     run["checkpoint_folder"] = tmp_path / "run"
     folder = tmp_path / "run" / "seed-0"
@@ -138,8 +128,7 @@ def test_what_reads_a_folder_or_is_refused_there_removes_nothing(killed_run):
     assert len(litter) > len(current)
     checkpoint.load(folder)
     next(fed(ReplayConfig(**run)))
-    with pytest.raises(InvalidInput, match="the checkpoint's task_hash is"):
-        replay(**run | {"task": regression(9)})
+    refuses("the checkpoint's task_hash is", lambda: replay(**run | {"task": regression(9)}))
     with files.held_alone(folder), pytest.raises(InvalidInput, match="is in use by another run"):
         replay(**run)
     assert sorted(folder.iterdir()) == litter
@@ -151,28 +140,24 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"key": KEY}, r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id"),
-        ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
-        ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
-        ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
-        ({"a": np.float64("nan")}, "must be plain JSON"),
-        ({"a": np.ones(2)}, "got ndarray"),
-        ({"a": float("inf")}, "got inf"),
-        ({"a": {1: 2}}, "must have string keys, got int"),
-    ],
+@each(
+    "changed, message",
+    ({"key": KEY}, r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id"),
+    ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
+    ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
+    ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
+    ({"a": np.float64("nan")}, "must be plain JSON"),
+    ({"a": np.ones(2)}, "got ndarray"),
+    ({"a": float("inf")}, "got inf"),
+    ({"a": {1: 2}}, "must have string keys, got int"),
 )
 def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, changed, message):
-    with pytest.raises(InvalidInput, match=message):
-        checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed)
+    refuses(message, lambda: checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed))
     for wrong, why in (
         ({"models": {"a": [1.0]}}, r"models must map names to tensors, got 'a': list"),
         ({"step": -1}, "step must be an integer >= 0, got -1"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            checkpoint.save(tmp_path / "run", **({"step": 0, "models": {}, "metadata": {}} | wrong))
+        refuses(why, checkpoint.save, tmp_path / "run", **{"step": 0, "models": {}, "metadata": {}} | wrong)
     assert not (tmp_path / "run").exists()
 
 
@@ -189,8 +174,7 @@ def test_require_match_names_the_field_that_differs():
         (METADATA, {"key_id": KEY}, "key_id holds a NoiseKey"),
         ({"seeded": True}, {"seeded": 1}, "checkpoint's seeded is True, expected 1"),
     ):
-        with pytest.raises(InvalidInput, match=why):
-            checkpoint.require_match(metadata, **expected)
+        refuses(why, checkpoint.require_match, metadata, **expected)
 
 
 JSON = st.recursive(
@@ -200,8 +184,7 @@ JSON = st.recursive(
 )
 
 
-@given(metadata=st.dictionaries(st.text(), JSON, max_size=3))
-@examples(30)
+@given(30, metadata=st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_plain_metadata_survives(tmp_path_factory, metadata):
     folder = tmp_path_factory.mktemp("run")
     checkpoint.save(folder, step=0, models={}, metadata=metadata)

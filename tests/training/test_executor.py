@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import dynamics_on, given, st
 
-from mfdl import gossip
-from mfdl.dynamics import Dynamics
-from mfdl.participation import Cyclic
-from mfdl.testing.strategies import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
+from mfdl import Cyclic, Dynamics, NoiseKey, gossip
+from mfdl.testing import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
 from mfdl.training import executor
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
 
@@ -83,10 +78,10 @@ def test_the_executor_is_the_operators(name, monkeypatch):
         check(algorithm.with_divisors([1, 2, 3, 5]))
 
 
-@examples(50)
 @given(
-    algorithm=linear_algorithms(ALL_NAMES, max_epochs=2), sparse=st.booleans(), seed=st.integers(0, 99), data=st.data()
-)
+    50, algorithm=linear_algorithms(ALL_NAMES, max_epochs=2), sparse=st.booleans(), seed=st.integers(0, 99),
+    data=st.data(),
+)  # fmt: skip
 def test_it_is_for_every_algorithm_on_any_gossip(algorithm, sparse, seed, data):
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
     with pytest.MonkeyPatch.context() as patch:
@@ -171,10 +166,8 @@ def test_a_step_leaves_its_inputs_alone():
 
 
 # ---- rounding between gradient and noise -----------------------------------------------------------------------------
-
-
-@examples(40)
 @given(
+    40,
     algorithm=linear_algorithms(
         [name for name in ALL_NAMES if name not in ("none", "zip-dl")], max_epochs=2, max_period=2
     ),
@@ -206,7 +199,7 @@ def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradien
     The gradient moves g + e by d; rounding state + gradient first would have moved the message by 2.8 rate ||d||.
     """
     rate, dim, clip = 1e-4, 20_000, 0.01
-    algorithm = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), rate), Cyclic(1, 1))
+    algorithm = build_algorithm("dp-dsgd", dynamics_on("complete:n=2", rate), Cyclic(1, 1))
     ex, rng = Executor(algorithm, dtype=torch.float32), np.random.default_rng(0)
 
     def normal(size, scale):
@@ -228,7 +221,7 @@ def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradien
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
     """Shared noise of 1e6 beside gradients of 0.01: in float32 its grid is 0.06, to which g alone would be rounded."""
-    algorithm = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), 1.0), Cyclic(1, 1))
+    algorithm = build_algorithm("dp-dsgd", dynamics_on("complete:n=2", 1.0), Cyclic(1, 1))
     ex, rng = Executor(algorithm, dtype=torch.float32), np.random.default_rng(0)
     gradients = torch.tensor(0.01 * rng.standard_normal((2, 1000)), dtype=torch.float32)
     noise = torch.tensor(1e6 * rng.standard_normal((2, 1000)))

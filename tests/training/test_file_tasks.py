@@ -1,27 +1,24 @@
-"""Tasks of data files: the text and the function agree, formats agree, columns go by name, doubt is refused."""
+"""Tasks of data files and of functions in Python files: formats agree, doubt is refused."""
+
+import sys
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from vocabulary import each, given, refuses, st
 
-from mfdl.errors import InvalidInput, MissingExtra
-from mfdl.training import tasks
+from mfdl import InvalidInput, graphs, tasks
+from mfdl.errors import MissingExtra
 from mfdl.training.tasks import table_files
 
 RNG = np.random.default_rng(0)
 TABLE = {
-    "id": [f"p{row}" for row in range(40)],
-    "age": RNG.integers(18, 80, 40).tolist(),
-    "income": RNG.normal(5e4, 1e4, 40).round(2).tolist(),
-    "price": RNG.normal(3, 1, 40).round(3).tolist(),
-    "left": (np.arange(40) % 3 % 2).tolist(),
-    "answer": ["no" if row % 3 else "yes" for row in range(40)],
+    "id": [f"p{row}" for row in range(40)], "age": RNG.integers(18, 80, 40).tolist(),
+    "income": RNG.normal(5e4, 1e4, 40).round(2).tolist(), "price": RNG.normal(3, 1, 40).round(3).tolist(),
+    "left": (np.arange(40) % 3 % 2).tolist(), "answer": ["no" if row % 3 else "yes" for row in range(40)],
     "owner": ["Bea" if row < 10 else "Al" for row in range(40)],
-}
+}  # fmt: skip
 RECORDS = "drop=id,answer,owner"
 
 
@@ -88,8 +85,7 @@ def test_formats_agree(folder):
     assert len({*hashes.values()}) == 3
 
 
-@examples(40)
-@given(st.data())
+@given(40, st.data())
 def test_archives_libsvm_and_csv_files_hold_the_same_records(tmp_path_factory, data):
     folder, rows = tmp_path_factory.mktemp("same"), data.draw(st.integers(8, 20))
     cells = data.draw(st.lists(st.integers(1, 99), min_size=2 * rows, max_size=2 * rows))
@@ -118,15 +114,12 @@ def test_a_test_file_goes_by_names(folder):
     np.testing.assert_array_equal(task.test_features, task.features[:7])
     np.testing.assert_array_equal(task.test_targets, task.targets[:7])
     write(folder / "less.csv", {name: values for name, values in TABLE.items() if name != "age"})
-    with pytest.raises(InvalidInput, match=r"test: 'less.csv' has no column 'age'"):
-        tasks.load(f"own.csv:target=price,{RECORDS},test=less.csv", 4)
+    refuses(r"test: 'less.csv' has no column 'age'", tasks.load, f"own.csv:target=price,{RECORDS},test=less.csv", 4)
     write(folder / "more.csv", {**TABLE, "aged": TABLE["age"]})
-    with pytest.raises(InvalidInput, match="got 'aged' besides; did you mean 'age'"):
-        tasks.load(f"own.csv:target=price,{RECORDS},test=more.csv", 4)
+    refuses("got 'aged' besides; did you mean 'age'", tasks.load, f"own.csv:target=price,{RECORDS},test=more.csv", 4)
     assert tasks.load("own.csv:target=price,features=age,left,test=more.csv", 4).features.shape == (40, 2)
     write(folder / "words.csv", {**TABLE, "answer": ["perhaps"] * 40})
-    with pytest.raises(InvalidInput, match="must be one of the classes no, yes, got 'perhaps' in row 1"):
-        tasks.load("own.csv:target=answer,drop=id,owner,test=words.csv", 4)
+    refuses("must be one of the classes no, yes", tasks.load, "own.csv:target=answer,drop=id,owner,test=words.csv", 4)
 
 
 def test_test_records_of_an_archive_and_of_libsvm_files(folder):
@@ -138,10 +131,8 @@ def test_test_records_of_an_archive_and_of_libsvm_files(folder):
     np.testing.assert_array_equal(task.owners(0), np.arange(20) // 5)
     instance = task.instance(seed=0, period=5)
     assert instance.evaluate(instance.initial_parameters).loss.shape == (4,)
-    with pytest.raises(InvalidInput, match="test_fraction must be left out"):
-        tasks.load("own.npz:kind=classification,test_fraction=0.5", 4)
-    with pytest.raises(InvalidInput, match="test must be left out"):
-        tasks.load("own.npz:kind=classification,test=own.npz", 4)
+    refuses("test_fraction must be left out", tasks.load, "own.npz:kind=classification,test_fraction=0.5", 4)
+    refuses("test must be left out", tasks.load, "own.npz:kind=classification,test=own.npz", 4)
     (folder / "a.svm").write_text("1 1:2 3:4\n-1 1:3\n" * 4)
     (folder / "b.svm").write_text("1 2:5 5:1\n-1 1:3\n")
     task = tasks.load("a.svm:classes=-1,1,test=b.svm", 2)
@@ -153,12 +144,10 @@ def test_a_column_says_who_holds_a_record(folder):
     graph = nx.Graph([("Al", "Bea")])
     task = tasks.load("own.csv:target=price,drop=id,answer,node=owner", graph)
     assert np.bincount(task.owners(0)).tolist() == [24, 8]  # a fifth of each node is held back
-    with pytest.raises(InvalidInput, match=r"got 'Al'; did you mean 'Alf'. Nodes: Alf, Bea"):
-        tasks.load("own.csv:target=price,drop=id,answer,node=owner", nx.Graph([("Alf", "Bea")]))
+    refuses("got 'Al'; did", tasks.load, "own.csv:target=price,drop=id,answer,node=owner", nx.Graph([("Alf", "Bea")]))
     with pytest.raises(InvalidInput, match="owners give none to node 2"):
         tasks.load("own.csv:target=price,drop=id,answer,node=owner", nx.Graph([("Al", "Bea"), ("Bea", "Cy")]))
-    with pytest.raises(InvalidInput, match="partition must be left out"):
-        tasks.load("own.csv:target=price,drop=id,answer,node=owner,partition=uniform", graph)
+    refuses("partition must", tasks.load, "own.csv:target=price,drop=id,answer,node=owner,partition=uniform", graph)
 
 
 def test_logistic_is_the_linear_model_of_classes(folder):
@@ -180,68 +169,60 @@ def test_ranges_of_a_file_and_of_all_others(folder):
 
 def test_decimal_commas_are_no_classes(folder):
     (folder / "commas.csv").write_text("age;price\n" + "".join(f"{i};{i % 3},5\n" for i in range(30)))
-    with pytest.raises(InvalidInput, match=r"must hold numbers, got '0,5' in row 1; write decimals with a point"):
-        tasks.load("commas.csv:target=price", 4)
+    refuses("must hold numbers, got '0,5' in row 1; write", tasks.load, "commas.csv:target=price", 4)
     assert tasks.load("commas.csv:target=price,kind=classification", 4).kind == "classification"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("", "target must be the column that is predicted; 'own.csv' has the columns id, age"),
-        (":target=pric", "has no column 'pric'; did you mean 'price'"),
-        (":target=price,drop=idd", "drop: 'own.csv' has no column 'idd'; did you mean 'id'"),
-        (":target=price,drop=price", "drop must not name the target or the node, got 'price'"),
-        (":target=price", r"column 'id' of 'own.csv' must hold numbers, got 'p0' in row 1.*drop=id"),
-        (f":target=left,{RECORDS}", "kind must be given .* say kind=regression or kind=classification"),
-        (f":target=price,{RECORDS},kind=classification", "must hold classes for kind=classification, got"),
-        (":target=answer,drop=id,owner,kind=regression", "column 'answer' of 'own.csv' must hold numbers, got 'yes'"),
-        (":target=id,drop=answer,owner", "must hold classes that recur, got 40 different values in 40 rows"),
-        (":target=answer,drop=id,owner,classes=yes,nein", "one of the classes yes, nein, got 'no' in row 2"),
-        (":target=answer,drop=id,owner,classes=yes", "classes must be two or more different labels, got 'yes'"),
-        (":target=price,kind=regression,classes=2", "classes are for kind='classification'"),
-        (":target=price,kind=clasification", "unknown kind 'clasification'; did you mean 'classification'"),
-        (":target=price,standardise=yes", "standardise is refused, .* not public; give public ranges"),
-        (":target=price,tset=x.csv", "unknown parameter 'tset'; did you mean 'test'"),
-        (":target=price,target=age", "parameter 'target' is given twice"),
-        (":target=price,test_fraction=half", "test_fraction must be a number, got 'half'"),
-        (":target=price,test_fraction=1", "test_fraction must be a number strictly between 0 and 1"),
-        (":target=price,age", "options are written key=value, got 'age'"),
-        (f":target=price,{RECORDS},model=logistic", "must hold classes for kind=classification"),
-        (f":target=price,{RECORDS},model=cnn", "unknown model for regression 'cnn'"),
-        (f":target=price,{RECORDS},hidden=5", "hidden is the layer of model='mlp'"),
-        (f":target=price,{RECORDS},features=age", "features and drop exclude each other"),
-        (f":target=price,{RECORDS},ranges=age:0", "ranges must be two numbers for each column"),
-        (f":target=price,{RECORDS},ranges=age:5:5", "low < high, got 5.0 and 5.0"),
-        (f":target=price,{RECORDS},ranges=aged:0:1", "got 'aged'; did you mean 'age'"),
-        (f":target=price,{RECORDS},ranges=age:0:1,age:0:2", "each column once, got 'age' twice"),
-        (f":target=price,{RECORDS},test_fraction=0.1,test=own.csv", "test and test_fraction exclude each other"),
-        (f":target=price,{RECORDS},partition=dirichlet:alpha=1", "a Dirichlet partition skews classes"),
-        (":target=owner,node=owner,drop=id,answer", "target and node must be different columns"),
-    ],
+@each(
+    "options, message",
+    ("", "target must be the column that is predicted; 'own.csv' has the columns id, age"),
+    (":target=pric", "has no column 'pric'; did you mean 'price'"),
+    (":target=price,drop=idd", "drop: 'own.csv' has no column 'idd'; did you mean 'id'"),
+    (":target=price,drop=price", "drop must not name the target or the node, got 'price'"),
+    (":target=price", r"column 'id' of 'own.csv' must hold numbers, got 'p0' in row 1.*drop=id"),
+    (f":target=left,{RECORDS}", "kind must be given .* say kind=regression or kind=classification"),
+    (f":target=price,{RECORDS},kind=classification", "must hold classes for kind=classification, got"),
+    (":target=answer,drop=id,owner,kind=regression", "column 'answer' of 'own.csv' must hold numbers, got 'yes'"),
+    (":target=id,drop=answer,owner", "must hold classes that recur, got 40 different values in 40 rows"),
+    (":target=answer,drop=id,owner,classes=yes,nein", "one of the classes yes, nein, got 'no' in row 2"),
+    (":target=answer,drop=id,owner,classes=yes", "classes must be two or more different labels, got 'yes'"),
+    (":target=price,kind=regression,classes=2", "classes are for kind='classification'"),
+    (":target=price,kind=clasification", "unknown kind 'clasification'; did you mean 'classification'"),
+    (":target=price,standardise=yes", "standardise is refused, .* not public; give public ranges"),
+    (":target=price,tset=x.csv", "unknown parameter 'tset'; did you mean 'test'"),
+    (":target=price,target=age", "parameter 'target' is given twice"),
+    (":target=price,test_fraction=half", "test_fraction must be a number, got 'half'"),
+    (":target=price,test_fraction=1", "test_fraction must be a number strictly between 0 and 1"),
+    (":target=price,age", "options are written key=value, got 'age'"),
+    (f":target=price,{RECORDS},model=logistic", "must hold classes for kind=classification"),
+    (f":target=price,{RECORDS},model=cnn", "unknown model for regression 'cnn'"),
+    (f":target=price,{RECORDS},hidden=5", "hidden is the layer of model='mlp'"),
+    (f":target=price,{RECORDS},features=age", "features and drop exclude each other"),
+    (f":target=price,{RECORDS},ranges=age:0", "ranges must be two numbers for each column"),
+    (f":target=price,{RECORDS},ranges=age:5:5", "low < high, got 5.0 and 5.0"),
+    (f":target=price,{RECORDS},ranges=aged:0:1", "got 'aged'; did you mean 'age'"),
+    (f":target=price,{RECORDS},ranges=age:0:1,age:0:2", "each column once, got 'age' twice"),
+    (f":target=price,{RECORDS},test_fraction=0.1,test=own.csv", "test and test_fraction exclude each other"),
+    (f":target=price,{RECORDS},partition=dirichlet:alpha=1", "a Dirichlet partition skews classes"),
+    (":target=owner,node=owner,drop=id,answer", "target and node must be different columns"),
 )
 def test_doubt_is_refused(folder, options, message):
-    with pytest.raises(InvalidInput, match=message):
-        tasks.load(f"own.csv{options}", 4)
+    refuses(message, tasks.load, f"own.csv{options}", 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ow.csv:target=price", r"does not exist; did you mean 'own.csv'\?"),
-        ("own.xlsx", "must end in .csv, .tsv, .parquet, .libsvm, .svm, .npz, or be FILE.py:FUNCTION; .*read_excel"),
-        ("folder/data:target=x", "must end in .csv"),
-        ("digitss", "unknown task 'digitss'; did you mean 'digits'"),
-    ],
+@each(
+    "name, message",
+    ("ow.csv:target=price", r"does not exist; did you mean 'own.csv'\?"),
+    ("own.xlsx", "must end in .csv, .tsv, .parquet, .libsvm, .svm, .npz, or be FILE.py:FUNCTION; .*read_excel"),
+    ("folder/data:target=x", "must end in .csv"),
+    ("digitss", "unknown task 'digitss'; did you mean 'digits'"),
 )
 def test_texts_that_name_no_data_file_are_refused(folder, name, message):
-    with pytest.raises(InvalidInput, match=message):
-        tasks.load(name, 4)
+    refuses(message, tasks.load, name, 4)
 
 
 def test_a_function_takes_options_as_keywords(folder):
-    with pytest.raises(InvalidInput, match=r"path must be a path alone, got .*; give 'target=price' as keywords"):
-        tasks.from_file("own.csv:target=price", 4)
+    refuses("path must be a path alone, got .*; give", tasks.from_file, "own.csv:target=price", 4)
 
 
 @pytest.mark.parametrize("classes", ["true,false", "True,False"])
@@ -253,16 +234,126 @@ def test_classes_are_spelled_as_the_column_is(folder, classes):
 
 def test_one_class_and_too_few_records_are_refused(folder):
     write(folder / "one.csv", {"x": [1.5, 2, 3], "y": ["a", "a", "a"]})
-    with pytest.raises(InvalidInput, match="must have two or more classes among the train records, got 'a' alone"):
-        tasks.load("one.csv:target=y", 1)
+    refuses("must have two or more classes among", tasks.load, "one.csv:target=y", 1)
     write(folder / "few.csv", {"x": [1.5], "y": [0.5]})
-    with pytest.raises(InvalidInput, match="must have records for training and for testing, got 1"):
-        tasks.load("few.csv:target=y", 1)
+    refuses("must have records for training", tasks.load, "few.csv:target=y", 1)
 
 
 def test_parquet_without_pyarrow_names_the_extra(folder, monkeypatch):
     (folder / "own.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'mfdl\[tables\]', or write it as CSV"):
-        tasks.load("own.parquet:target=price", 4)
+    refuses(r"pip install 'mfdl\[tables\]', or write", tasks.load, "own.parquet:target=price", 4, error=MissingExtra)
     assert "pyarrow" not in vars(table_files)
+
+
+CODE = """
+from __future__ import annotations
+import dataclasses
+import functools
+import torch
+import beside_it
+from mfdl import tasks
+
+@dataclasses.dataclass
+class Shape:
+    width: int
+
+def make_task(graph, width: int = 3, name="mine", *, partition="uniform"):
+    x, y = torch.arange(40.0 * width).reshape(40, width) / 100, torch.arange(40) % beside_it.CLASSES
+    return tasks.from_module(
+        f"{name} {type(graph).__name__}", graph, kind="classification", partition=partition,
+        build_module=functools.partial(torch.nn.Linear, Shape(width).width, 2),
+        loss=torch.nn.functional.cross_entropy, features=x, targets=y, test_features=x, test_targets=y,
+    )
+
+def by_count(num_nodes, more):
+    return make_task(num_nodes + more)
+
+def of_any(network, **settings):
+    return make_task(network, **settings)
+
+def forgets(graph):
+    make_task(graph)
+
+def fails(graph):
+    return 1 / 0
+
+def refuses(graph):
+    return tasks.load("digits:model=none", graph)
+
+def alone():
+    return 1
+
+number = 3
+"""
+
+
+@pytest.fixture
+def python_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytasks.py").write_text(CODE)
+    (tmp_path / "beside_it.py").write_text("CLASSES = 2")
+    yield tmp_path
+    sys.modules.pop("beside_it", None)
+
+
+@each(
+    "text, name, width",
+    ("mytasks.py:make_task", "mine Graph", 3),
+    ("mytasks.py:make_task,width=5,name=ours", "ours Graph", 5),
+    ("./mytasks.py:make_task, width=5", "mine Graph", 5),
+    ("mytasks.py:by_count,more=0", "mine int", 3),
+    ("mytasks.py:of_any,width=2,name=7", "7 Graph", 2),
+)
+@pytest.mark.parametrize("graph", ["ring:n=4", graphs.load_sparse("ring:n=4"), nx.cycle_graph(4)])
+def test_a_function_makes_the_task(python_folder, text, name, width, graph):
+    path, modules = list(sys.path), {*sys.modules} | {"beside_it"}
+    task = tasks.load(text, graph)
+    assert (task.name, task.features.shape, task.num_nodes) == (name, (40, width), 4)
+    assert sys.path == path
+    assert not [module for module in {*sys.modules} - modules if "task_file" in module]
+
+
+def test_parameters_in_python_and_the_number_of_nodes_alone(python_folder):
+    task = tasks.load("mytasks.py:make_task,width=2", 4, partition="dirichlet:alpha=5")
+    assert (task.name, task.partition.text) == ("mine int", "dirichlet:alpha=5,min_records=1")
+    assert (
+        task.content_hash == tasks.load("mytasks.py:make_task", 4, width=2, partition="dirichlet:alpha=5").content_hash
+    )
+    assert task.content_hash != tasks.load("mytasks.py:make_task,width=2", 4).content_hash
+
+
+@each(
+    "text, message",
+    ("mytasks.py", "is written mytasks.py:FUNCTION, with FUNCTION the name of a function"),
+    ("mytask.py:make_task", r"task file 'mytask.py' does not exist; did you mean 'mytasks.py'\?"),
+    ("mytasks.py:make_taks", r"has no function 'make_taks'; did you mean 'make_task'\? Functions: make_task, by_count"),
+    ("mytasks.py:number", "number of task file 'mytasks.py' must be a function of the graph, got 3"),
+    (
+        "mytasks.py:make_task,widht=5",
+        r"unknown parameter 'widht'; did you mean 'width'\? Known: width, name, partition",
+    ),
+    ("mytasks.py:make_task,width=wide", "width must be an integer of at most 18 digits, got 'wide'"),
+    ("mytasks.py:make_task,width=2,width=3", "parameter 'width' is given twice"),
+    ("mytasks.py:make_task,5", "parameters are written key=value, got '5'"),
+    ("mytasks.py:by_count", "needs the parameter 'more'; add more=VALUE"),
+    ("mytasks.py:by_count,more=1", "must return a task on the 4 nodes of the graph, got 5"),
+    ("mytasks.py:forgets", "must return a Task, as mfdl.tasks.from_module gives, got None; end it with `return task`"),
+    ("mytasks.py:fails", r"mytasks.py:fails fails: ZeroDivisionError in line 31: division by zero\."),
+    ("mytasks.py:refuses", "unknown digits model 'none'"),
+    ("mytasks.py:alone", "must take the graph, or its num_nodes"),
+    ("broken.py:make_task", r"task file 'broken.py' fails when it is run: SyntaxError in line 2: "),
+    ("empty.py:make_task", r"task file 'empty.py' has no function 'make_task'\. It has no function\."),
+)
+def test_what_makes_no_task_is_refused(python_folder, text, message):
+    (python_folder / "broken.py").write_text("x = 1\ndef make_task(:\n")
+    (python_folder / "empty.py").write_text("")
+    refuses(message, tasks.load, text, "ring:n=4")
+
+
+def test_other_processes_get_the_functions_by_their_code(python_folder):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    (python_folder / "beside_it.py").unlink()
+    (python_folder / "mytasks.py").write_text(CODE.replace("import beside_it", "").replace("beside_it.CLASSES", "2"))
+    task = tasks.load("mytasks.py:make_task", 4)
+    assert cloudpickle.loads(cloudpickle.dumps(task)).content_hash == task.content_hash

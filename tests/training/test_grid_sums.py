@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from small_tasks import module_at, regression, squared
+from vocabulary import ZERO_OUT, each, given, refuses, st, unsupported
 
 import mfdl
 from mfdl.training.clipping import clipped_rows
@@ -52,17 +50,14 @@ def whole(rows):
 
 
 # ---- the theorem ----------------------------------------------------------------------------------------------------
-
-
-@examples(40)
-@given(seed=st.integers(0, 10**6), records=st.integers(1, 4))
+@given(40, seed=st.integers(0, 10**6), records=st.integers(1, 4))
 def test_truncated_contributions_are_no_longer_than_the_clipping_norm(seed, records):
     for row in whole(contributions(seed, records)):
         assert sum((k * Fraction(STEP)) ** 2 for k in row) <= Fraction(0.7) ** 2
 
 
-@examples(25)
 @given(
+    25,
     name=st.sampled_from(sorted(MADE)),
     seeds=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 3)), min_size=T, max_size=T),
 )
@@ -105,8 +100,7 @@ def test_sums_that_would_overflow_are_cut_off(monkeypatch):
     noise = sums_of("dp-dsgd").privatised(0, torch.zeros((0, 1)))
     assert grid.privatised(0, far) - noise == 3 * STEP
     monkeypatch.setattr("mfdl.training.grid_sums.MOST_RECORDS", 1)
-    with pytest.raises(mfdl.InvalidInput, match="at most 1 records, got 2; take smaller batches"):
-        grid.privatised(1, far)
+    refuses("at most 1 records, got 2; take smaller", grid.privatised, 1, far)
 
 
 def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
@@ -119,8 +113,6 @@ def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
 
 
 # ---- nodes ----------------------------------------------------------------------------------------------------------
-
-
 def node(name="mafalda", steps=0, grid=STEP, **options):
     """A node that has taken some steps, and a function that takes further ones."""
     task = regression(num_records=16, num_nodes=4)
@@ -155,22 +147,17 @@ def test_a_resumed_node_sends_what_the_undisturbed_one_sends(name):
 
 def test_a_state_of_another_grid_or_other_keys_is_refused():
     state = node(steps=3)[0].state_dict()
-    with pytest.raises(mfdl.InvalidInput, match="grid is"):
-        node(grid=2 * STEP)[0].load_state_dict(state)
-    with pytest.raises(mfdl.InvalidInput, match="grid is"):
-        node(grid=None)[0].load_state_dict(state)
-    with pytest.raises(mfdl.InvalidInput, match="released must be of 3 steps, got 2"):
-        node()[0].load_state_dict(state | {"released": state["released"][:2]})
+    refuses("grid is", lambda: node(grid=2 * STEP)[0].load_state_dict(state))
+    refuses("grid is", lambda: node(grid=None)[0].load_state_dict(state))
+    refuses("released must be of 3", lambda: node()[0].load_state_dict(state | {"released": state["released"][:2]}))
     with pytest.raises(mfdl.InvalidInput, match="lacks"):
         node()[0].load_state_dict({name: part for name, part in state.items() if name != "released"})
     changed = [state["released"][0] + 1, *state["released"][1:]]
-    with pytest.raises(mfdl.InvalidInput, match="same keys, encoder and grid"):
-        node()[0].load_state_dict(state | {"released": changed})
+    refuses("same keys, encoder and grid", lambda: node()[0].load_state_dict(state | {"released": changed}))
 
 
 def test_a_step_out_of_order_is_refused():
-    with pytest.raises(mfdl.InvalidInput, match="step must be 0, the next one, got 1"):
-        sums_of().privatised(1, torch.zeros((0, 3)))
+    refuses("step must be 0, the next one, got 1", lambda: sums_of().privatised(1, torch.zeros((0, 3))))
 
 
 def test_a_node_says_what_it_assumes():
@@ -180,39 +167,30 @@ def test_a_node_says_what_it_assumes():
     assert "ndtri" in node()[0].assumptions[-1]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"grid": 0.001}, mfdl.InvalidInput, r"grid must be a power of two.*take 2.0 \*\* -19"),
-        ({"grid": 1.0}, mfdl.InvalidInput, "at most the clipping norm 0.7"),
-        ({"grid": 2.0**-45}, mfdl.InvalidInput, "at least 2\\^-40 of it"),
-        ({"grid": 2.0**-40}, mfdl.InvalidInput, "take a coarser grid, or an encoder of fewer bits"),
-        ({"grid": -1.0}, mfdl.InvalidInput, "grid must be"),
-    ],
+@each(
+    "options, error, words",
+    ({"grid": 0.001}, mfdl.InvalidInput, r"grid must be a power of two.*take 2.0 \*\* -19"),
+    ({"grid": 1.0}, mfdl.InvalidInput, "at most the clipping norm 0.7"),
+    ({"grid": 2.0**-45}, mfdl.InvalidInput, "at least 2\\^-40 of it"),
+    ({"grid": 2.0**-40}, mfdl.InvalidInput, "take a coarser grid, or an encoder of fewer bits"),
+    ({"grid": -1.0}, mfdl.InvalidInput, "grid must be"),
 )
 def test_steps_that_do_not_fit_are_refused(options, error, words):
-    with pytest.raises(error, match=words):
-        node(**options)
+    refuses(words, node, **options, error=error)
 
 
 def test_noise_without_a_proof_is_refused():
     shared = mechanism("decor", None, trust=mfdl.trust.Eavesdropper())
-    with pytest.raises(mfdl.UnsupportedMechanism, match="needs noise that is each node's alone, got StepNoise"):
-        node(mechanism=shared)
-    with pytest.raises(mfdl.UnsupportedMechanism, match="each node's alone"):
-        on_grid(shared.algorithm)
-    with pytest.raises(mfdl.InvalidInput, match=r"multiples of 2\^-30, got others; calibrate mfdl.training.grid_sums"):
-        node(mechanism=mechanism(bits=None))
-    with pytest.raises(mfdl.InvalidInput, match="bits must be at most 30"):
-        on_grid(MADE["mafalda"].algorithm, 31)
+    unsupported("needs noise that is each node's alone, got", node, mechanism=shared)
+    unsupported("each node's alone", on_grid, shared.algorithm)
+    refuses(r"multiples of 2\^-30, got others; calibrate", lambda: node(mechanism=mechanism(bits=None)))
+    refuses("bits must be at most 30", on_grid, MADE["mafalda"].algorithm, 31)
 
 
 def test_the_last_bits_of_a_message_on_the_grid_are_those_of_any_other():
     """The event of the pitfall of floats: multiples of 2^-53 among messages near zero, under g = 0 and g = 1."""
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP), mfdl.EveryStep(1))
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
-    )
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=1.0)
     for g in (0.0, 1.0):
         grid = GridSums(calibrated, 1, HolderKeys.simulated(KEY), 2.0**-20)
         released = grid.privatised(0, torch.full((1, 4000), g))

@@ -7,12 +7,11 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from noises import philox_key
 from numpy.testing import assert_array_equal
+from vocabulary import each, given, refuses, st
 
-from mfdl.errors import InvalidInput
 from mfdl.training import column_generators
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block
 
@@ -25,10 +24,8 @@ PARTS = st.one_of(st.text(max_size=4), st.integers(-(2**70), 2**70), st.binary(m
 def fresh_philox(key: NoiseKey, step: int, node: int, dim: int, tensor: int = 0) -> np.ndarray:
     """Oracle: a new generator for one (node, step), through numpy's own constructor."""
     counter = np.array([0, 1 + tensor * 2**32, node, step], dtype=np.uint64)
-    column_generators = np.random.Philox(
-        key=np.frombuffer(philox_key(key.reveal_secret()), dtype="<u8"), counter=counter
-    )
-    return np.random.Generator(column_generators).standard_normal(dim)
+    philox = np.random.Philox(key=np.frombuffer(philox_key(key.reveal_secret()), dtype="<u8"), counter=counter)
+    return np.random.Generator(philox).standard_normal(dim)
 
 
 @given(
@@ -69,9 +66,9 @@ def test_counters_of_any_two_node_steps_do_not_overlap():
     # After drawing, the counter has moved in its lowest word only: the other three name (domain, node, step).
     counters = []
     for step, node in itertools.product((0, 1, 2**64 - 1), (0, 1, 2**64 - 1)):
-        column_generators = np.random.Philox(key=1, counter=np.array([0, 1, node, step], dtype=np.uint64))
-        np.random.Generator(column_generators).standard_normal(10_000)
-        counter = column_generators.state["state"]["counter"]
+        philox = np.random.Philox(key=1, counter=np.array([0, 1, node, step], dtype=np.uint64))
+        np.random.Generator(philox).standard_normal(10_000)
+        counter = philox.state["state"]["counter"]
         assert 2_500 <= counter[0] < 3_000  # four words to a block, 1.02 words to a normal
         counters.append(tuple(int(word) for word in counter[1:]))
         assert counters[-1] == (1, node, step)
@@ -105,16 +102,9 @@ def test_moments_of_standard_normals():
 
 
 AMBIGUOUS = [
-    (("ab", "c"), ("a", "bc")),
-    (("ab",), ("a", "b")),
-    (("1",), (1,)),
-    (("a",), (b"a",)),
-    ((1, 2), (2, 1)),
-    ((0,), (-1,)),
-    ((255,), (-1,)),
-    ((-1,), (-2,)),
-    (("",), ("", "")),
-]
+    (("ab", "c"), ("a", "bc")), (("ab",), ("a", "b")), (("1",), (1,)), (("a",), (b"a",)), ((1, 2), (2, 1)),
+    ((0,), (-1,)), ((255,), (-1,)), ((-1,), (-2,)), (("",), ("", "")),
+]  # fmt: skip
 
 
 @given(st.one_of(st.sampled_from(AMBIGUOUS), st.tuples(*[st.lists(PARTS, min_size=1, max_size=3)] * 2)))
@@ -152,14 +142,12 @@ def test_the_secret_is_not_shown():
     assert repr(secret) not in printed
     assert key.key_id not in secret.hex()
     assert not hasattr(key, "__dict__")
-    with pytest.raises(TypeError):
-        json.dumps(key)
+    refuses(".", json.dumps, key, error=TypeError)
 
 
 def test_keys_are_immutable_hashable_and_go_to_worker_processes():
     for name in ("seeded", "_secret", "other"):
-        with pytest.raises(AttributeError, match="immutable"):
-            setattr(KEY, name, False)
+        refuses("immutable", setattr, KEY, name, False, error=AttributeError)
     with pytest.raises(AttributeError, match="immutable"):
         del KEY.seeded
     copy = pickle.loads(pickle.dumps(KEY))
@@ -169,35 +157,32 @@ def test_keys_are_immutable_hashable_and_go_to_worker_processes():
     assert KEY != "key"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: NoiseKey(b"short"), "secret must be 32 bytes, got 5 bytes"),
-        (lambda: NoiseKey("a" * 32), "secret must be 32 bytes, got str"),
-        (lambda: NoiseKey.from_seed(-1), "seed must be an integer >= 0, got -1"),
-        (lambda: NoiseKey.from_seed(1.0), "seed must be an integer"),
-        (lambda: KEY.derive(), "at least one context"),
-        (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
-        (lambda: KEY.derive(True), "str, int or bytes, got bool"),
-        (lambda: KEY.derive("\udcff"), "text that UTF-8 can encode"),
-        (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
-        (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
-        (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [0, -3], 1), r"nodes must be integers in \[0, 2\^64\), got -3"),
-        (lambda: normals(KEY, 0, [[0]], 1), "nodes must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
-        (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
-        (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
-        (lambda: normals(b"k", 0, [], 1), "key must be a NoiseKey, got bytes"),
-        (lambda: normals(KEY, 0, [0], 1, tensor=-1), "tensor must be an integer >= 0, got -1"),
-        (lambda: normals(KEY, 0, [0], 1, tensor=2**32), r"tensor must be an integer in \[0, 2\^32\), got 4294967296"),
-        (lambda: ColumnNormals([KEY], [0, 1]), "keys and indices must be equally many, got 1 and 2"),
-        (lambda: ColumnNormals(["k"], [0]), "key must be a NoiseKey, got str"),
-    ],
+@each(
+    "call, message",
+    (lambda: NoiseKey(b"short"), "secret must be 32 bytes, got 5 bytes"),
+    (lambda: NoiseKey("a" * 32), "secret must be 32 bytes, got str"),
+    (lambda: NoiseKey.from_seed(-1), "seed must be an integer >= 0, got -1"),
+    (lambda: NoiseKey.from_seed(1.0), "seed must be an integer"),
+    (lambda: KEY.derive(), "at least one context"),
+    (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
+    (lambda: KEY.derive(True), "str, int or bytes, got bool"),
+    (lambda: KEY.derive("\udcff"), "text that UTF-8 can encode"),
+    (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
+    (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
+    (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [0, -3], 1), r"nodes must be integers in \[0, 2\^64\), got -3"),
+    (lambda: normals(KEY, 0, [[0]], 1), "nodes must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
+    (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
+    (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
+    (lambda: normals(b"k", 0, [], 1), "key must be a NoiseKey, got bytes"),
+    (lambda: normals(KEY, 0, [0], 1, tensor=-1), "tensor must be an integer >= 0, got -1"),
+    (lambda: normals(KEY, 0, [0], 1, tensor=2**32), r"tensor must be an integer in \[0, 2\^32\), got 4294967296"),
+    (lambda: ColumnNormals([KEY], [0, 1]), "keys and indices must be equally many, got 1 and 2"),
+    (lambda: ColumnNormals(["k"], [0]), "key must be a NoiseKey, got str"),
 )
 def test_refusals(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
+    refuses(message, call)
 
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -221,13 +206,9 @@ def test_philox_gives_the_words_of_the_library(cases):
 
 
 @given(
-    st.integers(0, 2**32 - 1),
-    st.integers(1, column_generators.LONGEST_FILLED + 2),
-    st.integers(0, 2**63),
-    st.integers(0, 3),
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 3),
-)
+    st.integers(0, 2**32 - 1), st.integers(1, column_generators.LONGEST_FILLED + 2), st.integers(0, 2**63), st.integers(0, 3),
+    st.integers(0, 2**32 - 1), st.integers(1, 3),
+)  # fmt: skip
 @settings(deadline=None)
 def test_many_columns_are_those_that_are_made_alone(seed, dim, step, shard, tensor, num_steps):
     rng = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_tasks import squared
 from torch import nn
+from vocabulary import ZERO_OUT, dynamics_on, refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode
@@ -53,15 +54,12 @@ def parameters(node):
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("part", [lambda node: node, lambda node: node.grid], ids=["node", "grid"])
 def test_a_live_node_is_not_copied(part, duplicate):
     node = live(mechanism=calibrated("dp-dsgd"), grid=2.0**-18)
     node.step(*batch(0))
-    with pytest.raises(mfdl.InvalidInput, match=r"must not be copied or pickled.*save its state_dict\(\)"):
-        duplicate(part(node))
+    refuses("must not be copied or pickled.*save", lambda: duplicate(part(node)))
     node.step(*batch(1))
 
 
@@ -145,11 +143,9 @@ def test_a_folder_belongs_to_one_node_which_goes_on_where_it_stood(tmp_path):
     for t in range(3):
         for each in (undisturbed, node):
             each.step(*batch(t), records=[10 * t, 10 * t + 1])
-    with pytest.raises(mfdl.InvalidInput, match=r"in use by another run.*process \d+ on .* saved it last"):
-        live(key, folder=tmp_path, **options)
+    refuses(r"in use by another run.*process \d+", live, key, folder=tmp_path, **options)
     node.close()
-    with pytest.raises(mfdl.InvalidInput, match="is no longer this node's"):
-        node.step(*batch(0))
+    refuses("is no longer this node's", lambda: node.step(*batch(0)))
     again = live(key, folder=tmp_path, module=nn.Linear(3, 1), **options)
     assert again.steps_taken == 3
     assert again.message().keys() == undisturbed.message().keys()
@@ -169,13 +165,11 @@ def test_a_node_whose_file_was_written_by_another_stops_before_it_computes(tmp_p
     node.step(*batch(1))  # its own file
     (tmp_path / "node.pt").touch()
     before = parameters(node)
-    with pytest.raises(mfdl.InvalidInput, match="is no longer this node's, and process"):
-        node.step(*batch(2))
+    refuses("is no longer this node's, and process", lambda: node.step(*batch(2)))
     assert torch.equal(parameters(node), before)
     node.close()
     (tmp_path / "node.pt").write_bytes(b"no file of torch")
-    with pytest.raises(mfdl.InvalidInput, match="is damaged"):
-        live(folder=tmp_path)
+    refuses("is damaged", live, folder=tmp_path)
 
 
 def test_a_failed_step_is_saved_as_taken(tmp_path):
@@ -185,19 +179,15 @@ def test_a_failed_step_is_saved_as_taken(tmp_path):
 
     key = mfdl.NoiseKey.from_entropy()
     node = live(key, optimizer=Failing, folder=tmp_path)
-    with pytest.raises(RuntimeError):
-        node.step(*batch(0))
+    refuses(".", lambda: node.step(*batch(0)), error=RuntimeError)
     node.close()
     assert live(key, folder=tmp_path).steps_taken == 1
 
 
 # ---- messages and plans ----------------------------------------------------------------------------------------------
-
-
 def test_a_message_is_what_steps_and_averages_left():
     node = live()
-    with pytest.raises(mfdl.InvalidInput, match="after 0 steps is not what step or receive left"):
-        node.message()
+    refuses("after 0 steps is not what step or receive", node.message)
     node.step(*batch(0))
     message = node.message()
     assert isinstance(message, Message)
@@ -207,16 +197,14 @@ def test_a_message_is_what_steps_and_averages_left():
         {"a": torch.zeros(1)},
         {name: tensor[..., :0] for name, tensor in message.items()},
     ):
-        with pytest.raises(mfdl.InvalidInput, match=r"^(names and|average)"):
-            node.receive(wrong)
+        refuses(r"^(names and|average)", node.receive, wrong)
     node.receive({name: tensor / 2 for name, tensor in message.items()})
     assert all(torch.equal(2 * node.message()[name], tensor) for name, tensor in message.items())
     bypass = torch.optim.SGD(node.module.parameters(), lr=1.0)
     squared(node.module(FEATURES), TARGETS).sum().backward()
     bypass.step()
     for send in (node.message, lambda: node.receive(message)):
-        with pytest.raises(mfdl.InvalidInput, match="no guarantee covers it"):
-            send()
+        refuses("no guarantee covers it", send)
 
 
 def test_a_saved_state_with_the_module_of_another_step_sends_nothing():
@@ -225,8 +213,7 @@ def test_a_saved_state_with_the_module_of_another_step_sends_nothing():
     node.step(*batch(0))
     again = live(key)
     again.load_state_dict(node.state_dict())
-    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
-        again.message()
+    refuses("not what step or receive left", again.message)
 
 
 def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
@@ -240,21 +227,16 @@ def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
     lazy = mfdl.gossip.from_array(0.5 * (np.eye(NODES) + GOSSIP.weights.toarray()))
     complete = mfdl.gossip.metropolis_hastings(nx.complete_graph(NODES))
     cases = {
-        "graph": {"gossip": complete},
-        "gossip": {"gossip": lazy},
-        "participation": {"participation": mfdl.Cyclic(PERIOD, EPOCHS)},
-        "noise": {"std": 2.0},
-        "clipping": {"clip": 1.0},
-        "mechanism": {"rate": 0.1},
-    }
+        "graph": {"gossip": complete}, "gossip": {"gossip": lazy},
+        "participation": {"participation": mfdl.Cyclic(PERIOD, EPOCHS)}, "noise": {"std": 2.0},
+        "clipping": {"clip": 1.0}, "mechanism": {"rate": 0.1},
+    }  # fmt: skip
     for field, changes in cases.items():
         with pytest.raises(mfdl.InvalidInput, match=f"node 2 has another {field}:"):
             here.require_plan(other(**changes).plan, "node 2")
 
 
 # ---- the budget ------------------------------------------------------------------------------------------------------
-
-
 def test_the_budget_counts_what_was_sent_and_goes_on_after_a_restart(tmp_path):
     node = live(key := mfdl.NoiseKey.from_entropy(), folder=tmp_path)
     assert node.guarantee_so_far() is None
@@ -271,8 +253,7 @@ def test_the_budget_counts_what_was_sent_and_goes_on_after_a_restart(tmp_path):
     assert sorted(spent) == spent
     assert spent[1] < 0.9 * spent[-1] == pytest.approx(0.9 * MECHANISM.guarantee.mu)
     before = parameters(node)
-    with pytest.raises(mfdl.InvalidInput, match="has taken its 6 steps"):
-        node.step(*batch(0))
+    refuses("has taken its 6 steps", lambda: node.step(*batch(0)))
     assert torch.equal(parameters(node), before)
     assert node.remaining() == 0
 
@@ -282,9 +263,9 @@ def test_the_budget_covers_what_nodes_that_are_ahead_show():
     ahead = np.linalg.inv([[1.0, 0.0], [100.0, 1.0]])
     factor, holders = [[1.0, 0.1, 0.0], [-1.0, 0.0, 0.1]], np.array([[1, 1], [1, 0], [0, 1]], dtype=bool)
     noise = mfdl.noise.CausalNoise([ahead, np.eye(2), np.eye(2)], factor, holders, num_steps=2, num_nodes=2)
-    pair = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(nx.path_graph(2)), RATE)
+    pair = dynamics_on(nx.path_graph(2), RATE)
     algorithm = dataclasses.replace(mfdl.algorithms.dp_dsgd(pair, mfdl.participation.Single(2)), noise=noise)
-    conditions = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
+    conditions = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
     mechanism = mfdl.calibrate(algorithm, conditions, noise_std=1.0)
     node = live(mechanism=mechanism, node=0, keys=mfdl.NoiseKey.from_seed(0), publish=False)
     node.step(*batch(0))
@@ -299,8 +280,6 @@ def test_the_budget_covers_what_nodes_that_are_ahead_show():
 
 
 # ---- bugs of other libraries -----------------------------------------------------------------------------------------
-
-
 def test_a_step_that_overflows_and_is_skipped_counts():
     class Skipping(torch.optim.SGD):
         def step(self, closure=None):
@@ -312,8 +291,7 @@ def test_a_step_that_overflows_and_is_skipped_counts():
     before = parameters(node)
     node.step(*batch(0))
     assert torch.equal(parameters(node), before)
-    assert node.steps_taken == 1
-    assert node.state_dict()["steps_taken"] == 1
+    assert (node.steps_taken, node.state_dict()["steps_taken"]) == (1, 1)
 
 
 def test_a_restored_tensor_of_another_shape_is_refused():
@@ -341,8 +319,7 @@ def test_all_noise_comes_from_the_key():
         def forward(self, x):
             return super().forward(x) + torch.randn(1)
 
-    with pytest.raises(mfdl.UnsupportedMechanism):
-        live(module=Noisy(3, 1)).step(*batch(0))
+    unsupported(".", lambda: live(module=Noisy(3, 1)).step(*batch(0)))
 
 
 def test_each_record_is_clipped_before_sums_and_over_all_parameters():

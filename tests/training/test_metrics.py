@@ -1,29 +1,29 @@
-"""Metrics on request: what they are, where they are kept, and that asking changes nothing else."""
+"""Metrics on request, baselines and verdicts: what they are, and that asking changes nothing else."""
 
 import numpy as np
 import pytest
+import small_tasks
 import torch
-from effort import examples
 from finished_runs import step_frame
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, module_at, regression, some_models
+from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
+from mfdl import Cyclic, InvalidInput, algorithms, replay, trust
 from mfdl.metrics import METRICS, requested
 from mfdl.runs import comparing, load_steps
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import plot_comparison
-from mfdl.training import checkpoint
+from mfdl.training import checkpoint, learned, tasks
+from mfdl.training.learned import Baseline, Ended, Judged
 from mfdl.training.run import Run, final_steps
 
 OF_REGRESSION = tuple(name for name in METRICS if name != "average_accuracy")
 MECHANISM = mfdl.calibrate(
-    algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(3, 2)),
+    algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), Cyclic(3, 2)),
     mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5),
     noise_std=0.1,
 )
@@ -41,14 +41,11 @@ def measured_slowly(task, row, features, targets):
     return np.mean(losses), np.mean(hits)
 
 
-@examples(20)
 @given(
-    build=st.sampled_from([regression, classes]),
-    partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
-    num_records=st.integers(40, 60),
-    seed=st.integers(0, 5),
+    20, build=st.sampled_from([regression, classes]), partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
+    num_records=st.integers(40, 60), seed=st.integers(0, 5),
     metric_names=st.lists(st.sampled_from(METRICS), max_size=5),
-)
+)  # fmt: skip
 def test_metrics_are_means_over_records_and_asking_changes_no_other(build, partition, num_records, seed, metric_names):
     if build is regression:
         partition, metric_names = "uniform", [name for name in metric_names if name != "average_accuracy"]
@@ -92,8 +89,7 @@ def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
     for without, other in zip(plain.seeds, run.seeds, strict=True):
         assert_array_equal(without.loss, other.loss)
         assert_array_equal(without.models, other.models)
-        assert other.metrics["train_loss"].shape == (6, 4)
-        assert other.metrics["average_loss"].shape == (6,)
+        assert (other.metrics["train_loss"].shape, other.metrics["average_loss"].shape) == ((6, 4), (6,))
     assert run.rows()[0].keys() - plain.rows()[0].keys() == {"train_loss", "average_loss"}
     frame = run.to_pandas()
     assert list(frame.columns) == [*plain.to_pandas().columns, "train_loss", "average_loss"]
@@ -106,8 +102,7 @@ def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
     assert list(again.to_pandas().columns) == list(frame.columns)
     for metric in ("train_loss", "average_loss"):
         assert isinstance(again.plot(metric=metric), Figure)
-    with pytest.raises(InvalidInput, match="did not measure 'average_train_loss'"):
-        run.plot(metric="average_train_loss")
+    refuses("did not measure 'average_train_loss'", run.plot, metric="average_train_loss")
 
 
 def test_final_means_are_over_the_steps_asked_for():
@@ -118,8 +113,7 @@ def test_final_means_are_over_the_steps_asked_for():
     assert seed.final("loss", 4) != seed.final_test_loss == seed.final()
     assert replay(MECHANISM, regression(), seeds=[0]).seeds[0].final("average_loss") is None
     for wrong in ({"metric": "los"}, {"last_steps": 0}):
-        with pytest.raises(InvalidInput, match=next(iter(wrong))):
-            seed.final(**wrong)
+        refuses(next(iter(wrong)), seed.final, **wrong)
 
 
 def test_evaluations_tell_metrics_while_they_train():
@@ -144,17 +138,14 @@ def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, options):
     assert set(options) <= set(saved.private)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("train_loss", "metrics must be a list of names"),
-        (["train_los"], "did you mean 'train_loss'"),
-        (["average-accuracy"], "task 'small' is a regression"),
-    ],
+@each(
+    "options, message",
+    ("train_loss", "metrics must be a list of names"),
+    (["train_los"], "did you mean 'train_loss'"),
+    (["average-accuracy"], "task 'small' is a regression"),
 )
 def test_what_cannot_be_measured_is_refused_before_work(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        replay(MECHANISM, regression(), seeds=[0], metrics=options)
+    refuses(message, lambda: replay(MECHANISM, regression(), seeds=[0], metrics=options))
 
 
 @pytest.mark.slow
@@ -181,8 +172,7 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     assert_allclose(ended["final_train_loss"], rows["train_loss"].mean(), rtol=1e-12)
     assert_allclose(ended["final_average_loss"], rows["average_loss"].mean(), rtol=1e-12)
     assert isinstance(plot_comparison(result, runs, metric="average_loss"), Figure)
-    with pytest.raises(InvalidInput, match="did not measure"):
-        plot_comparison(plain, tables[0], metric="average_loss")
+    refuses("did not measure", plot_comparison, plain, tables[0], metric="average_loss")
     seen = []
     assert run_comparison(config, tmp_path / "more", progress=lambda steps, doing: seen.append(doing)) == result
     assert not any("seed" in doing for doing in seen)  # found finished
@@ -190,5 +180,114 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
 
 def test_a_comparison_of_a_regression_refuses_accuracies(tmp_path):
     config = Experiment(task="least-squares", period=1, epochs=2, unit="user", metrics=["average_accuracy"])
-    with pytest.raises(InvalidInput, match="is a regression"):
-        run_comparison(config, tmp_path)
+    refuses("is a regression", run_comparison, config, tmp_path)
+
+
+START, GUESS = Baseline(2.0, 0.1), Baseline(2.5, 0.2)
+
+
+def test_untrained_is_what_every_nodes_first_model_shows():
+    for task in (small_tasks.classes(), small_tasks.regression()):
+        instance = task.instance(3, 2)
+        expected = instance.evaluate(instance.initial_parameters)
+        untrained = learned.untrained(task, 3)
+        assert untrained.loss == pytest.approx(float(expected.loss[1]), rel=1e-12)
+        if expected.accuracy is None:
+            assert untrained.accuracy is None
+        else:
+            assert untrained.accuracy == pytest.approx(float(expected.accuracy[1]))
+
+
+def test_chance_of_classes_is_equal_scores_and_the_commonest_class():
+    task = small_tasks.classes(targets=np.array([2] * 30 + [0] * 20 + [1] * 10))
+    chance = learned.chance(task)
+    assert chance.loss == pytest.approx(np.log(3), rel=1e-6)
+    assert chance.accuracy == pytest.approx(np.mean(task.test_targets == 2))
+
+
+def test_chance_of_regression_is_the_mean_of_the_train_targets():
+    task = small_tasks.regression()
+    expected = np.mean((task.test_targets - task.targets.mean()) ** 2)
+    assert learned.chance(task).loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_chance_where_a_guess_means_nothing():
+    assert learned.chance(tasks.rotated_quadratics(4)) is None  # an output of two numbers
+    assert learned.chance(small_tasks.regression(targets=np.ones(40))) is None
+    assert learned.chance(small_tasks.regression(loss=lambda out, y: (out[0] - y).square() / 0.0)) is None
+
+
+@each(
+    "ended, finding, knob",
+    ([Ended("a", True, [1.0, 1.2])], "", None),
+    ([Ended("a", True, [2.2, 2.2])], "a does not beat the untrained model (test loss 2)", "noise outweighs"),
+    ([Ended("a", True, [9.0]), Ended("b", True, [1.0])], "", "a (loss 9)"),
+    ([Ended("a", True, [9.0]), Ended("b", True, [3.0])], "No private mechanism beats the untrained model", "mu"),
+    ([Ended("a", True, [2.01])], "a does not beat the untrained model", "more epochs"),
+    ([Ended("a", True, [None, 1.0], diverged=1)], "a diverged", "in 1 of 2 seeds: lower the learning rate"),
+    ([Ended("none", False, [9.0]), Ended("a", True, [9.0])], "a does not", "lower the learning rate, as without"),
+    ([Ended("none", False, [1.99]), Ended("a", True, [2.5])], "a does not", "a smaller clipping norm"),
+    ([Ended("none", False, [0.5]), Ended("a", True, [2.01])], "a does not", "noise outweighs"),
+    ([Ended("none", False, [0.1])], "", None),
+    ([Ended("a", True, [])], "", None),
+)
+def test_title_and_knob(ended, finding, knob):
+    verdict = Judged(ended, START, GUESS)
+    assert verdict.finding.startswith(finding)
+    assert bool(verdict.finding) == bool(finding)
+    assert (knob is None) == (not verdict.advice)
+    assert knob is None or knob in " ".join(verdict.advice)
+
+
+def test_chance_counts_where_the_start_is_worse_than_it():
+    verdict = Judged([Ended("a", True, [2.7], [0.15])], Baseline(3.0, 0.1), GUESS)
+    assert verdict.finding == "a does not beat chance (test loss 2.5)"
+    assert "loss 2.7, accuracy 15.0%" in verdict.advice[0]
+
+
+def test_a_start_at_the_optimum_is_nothing_to_beat():
+    assert Ended("a", True, [1.0]).beats(Baseline(1e-14)) is None
+    assert Judged([Ended("a", True, [1.0])], Baseline(0.0), None).finding == ""
+
+
+def test_means_over_seeds_need_every_seed():
+    assert learned.mean_baseline([START, GUESS]) == Baseline(2.25, pytest.approx(0.15))
+    assert learned.mean_baseline([START, None]) is None
+    assert learned.mean_baseline([]) is None
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Far too little privacy budget for anything to be learned."""
+    dynamics = dynamics_on("ring:n=3", learning_rate=0.5)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=2))
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0), epsilon=0.1, delta=1e-5
+    )
+    return mfdl.replay(mechanism, mfdl.tasks.digits(3), seeds=range(2))
+
+
+def test_a_run_keeps_what_it_is_held_against(run):
+    assert run.seeds[0].untrained_loss == pytest.approx(np.log(10), rel=1e-6)  # all scores zero
+    assert run.chance_loss == pytest.approx(np.log(10), rel=1e-6)
+    assert 0.05 < run.chance_accuracy < 0.2
+    assert run.judged.none_beats(run.judged.untrained)
+
+
+def test_words_and_title_of_a_run_that_learned_nothing_say_so(run):
+    assert "Not below the loss of the untrained model" in run.outcome
+    assert "a larger mu" in repr(run)
+    figure = run.plot()
+    words = " ".join(" ".join(t.get_text() for t in figure.findobj(lambda a: hasattr(a, "get_text"))).split())
+    assert "dp-dsgd does not beat the untrained model (test loss 2.3): digits" in words
+    assert "(mu = " in words
+    assert "epsilon = 0.1" in words
+    assert "at delta = 1e-05" in words
+    assert "untrained" in words
+
+
+def test_untrained_leaves_torchs_generator_alone():
+    before = torch.get_rng_state()
+    learned.untrained(small_tasks.classes(), 0)
+    learned.chance(small_tasks.classes())
+    assert torch.equal(before, torch.get_rng_state())

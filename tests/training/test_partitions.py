@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from small_tasks import classes
+from vocabulary import each, given, refuses, st
 
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
-from mfdl.training.tasks import partition
+from mfdl import partition, tasks
 from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 
 torch.set_num_threads(1)  # workers of the test run share the cores
@@ -26,8 +22,6 @@ def by_class(rows_of_node, targets):
 
 
 # Every record once
-
-
 @st.composite
 def partitions(draw):
     num_nodes = draw(st.integers(1, 9))
@@ -43,8 +37,7 @@ def partitions(draw):
     return partition, targets, num_nodes, draw(st.integers(0, 2**70))
 
 
-@given(case=partitions())
-@examples(150)
+@given(150, case=partitions())
 def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
     partition, targets, num_nodes, seed = case
     partition.require_fits("classification", len(targets), num_nodes)
@@ -57,8 +50,6 @@ def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
 
 
 # Dirichlet: the distribution
-
-
 @pytest.mark.parametrize("alpha", [0.03, 0.5, 1.0, 10.0, 1e4])
 def test_shares_are_dirichlet(alpha):
     shares = partition.dirichlet_shares(partition.Uniforms(1, partition.NODE_SHARES), alpha, (4000, 5))
@@ -82,8 +73,7 @@ def test_a_class_is_cut_at_the_running_sums_of_its_shares():
     assert by_class(rows, targets).sum(axis=1).tolist() == [500, 300, 7]
 
 
-@given(seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
-@examples(30)
+@given(30, seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
 def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
     targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
     rows = Dirichlet(1e-6, min_records).rows_of_nodes(targets, 10, seed)
@@ -148,10 +138,7 @@ def test_uniforms_are_uniform_and_inside_the_unit_interval(monkeypatch):
 
 
 # In a task
-
-
-@given(seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
-@examples(25)
+@given(25, seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
 def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
     task = classes(partition=Dirichlet(alpha, min_records=4))
     instance = task.instance(seed, period)
@@ -168,16 +155,14 @@ def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
 def test_batch_sizes_without_a_seed_are_for_partitions_that_do_not_draw_them():
     drawn = classes(partition="dirichlet:alpha=1,min_records=3")
     assert drawn.batch_sizes_depend_on_seed
-    with pytest.raises(InvalidInput, match=r"partition 'dirichlet:alpha=1,min_records=3' depend on the seed.*give it"):
-        drawn.public_batch_sizes(2)
+    refuses("partition 'dirichlet:alpha=1,min_records=3", drawn.public_batch_sizes, 2)
     assert len({tuple(drawn.public_batch_sizes(1, seed)) for seed in range(5)}) > 1
     for task in (classes(num_records=61), classes(partition=Fixed(np.repeat(np.arange(4), [3, 7, 20, 30])))):
         assert not task.batch_sizes_depend_on_seed
         for seed in range(5):
             np.testing.assert_array_equal(task.public_batch_sizes(3), task.public_batch_sizes(3, seed))
             np.testing.assert_array_equal(task.public_batch_sizes(3), task.instance(seed, 3).public_batch_sizes)
-    with pytest.raises(InvalidInput, match="seed must be an integer >= 0, got -1"):
-        drawn.public_batch_sizes(2, -1)
+    refuses("seed must be an integer >= 0, got -1", drawn.public_batch_sizes, 2, -1)
 
 
 @pytest.mark.parametrize("partition", [Uniform(), Dirichlet(0.5, min_records=4)])
@@ -207,14 +192,9 @@ def test_the_default_is_uniform_and_all_count_for_the_content_hash():
     hashes = [
         classes(partition=partition).content_hash
         for partition in (
-            "uniform",
-            "dirichlet:alpha=1",
-            Dirichlet(1 + 1e-15),
-            Dirichlet(1, 2),
-            Fixed(owners),
-            Fixed(owners[::-1]),
+            "uniform", "dirichlet:alpha=1", Dirichlet(1 + 1e-15), Dirichlet(1, 2), Fixed(owners), Fixed(owners[::-1]),
         )
-    ]
+    ]  # fmt: skip
     assert len(set(hashes)) == 6
     assert classes(partition=Fixed(owners.astype(np.int32))).content_hash == hashes[4]
     for kind in (Uniform(), Dirichlet(2.0, 3), Fixed(owners)):
@@ -231,8 +211,6 @@ def test_fixed_keeps_its_own_read_only_owners():
 
 
 # Refusals
-
-
 class Given(partition.Partition):
     """A partition of a user: the arrays that `rows` names, whatever the law."""
 
@@ -250,31 +228,27 @@ def four(*changed):
     return Given(*changed, *np.split(np.arange(60), 4)[len(changed) :])
 
 
-@pytest.mark.parametrize(
-    ("partition", "message"),
-    [
-        (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
-        (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
-        (four(np.append(np.arange(15), 3)), "record 3 has 2 places, at node 0;"),
-        (four(np.arange(14)), "record 14 is at no node"),
-        (four(np.array([*range(14), 15])), "record 14 is at no node"),  # as many places as records, and still wrong
-        (four(np.arange(-1, 15)), "must give rows 0 to 59, got row -1 at node 0"),
-        (Given(*np.split(np.arange(1, 61), 4)), "must give rows 0 to 59, got row 60 at node 3"),
-        (four(np.arange(15.0)), r"must give row indices of train records, got shape \(15,\) of float64 at node 0"),
-        (four(np.arange(15)[None]), r"got shape \(1, 15\)"),
-        (four(np.arange(30), np.array([], dtype=int)), "every node a record, got none at node 1 of 4"),
-        (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
-    ],
+@each(
+    "partition, message",
+    (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
+    (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
+    (four(np.append(np.arange(15), 3)), "record 3 has 2 places, at node 0;"),
+    (four(np.arange(14)), "record 14 is at no node"),
+    (four(np.array([*range(14), 15])), "record 14 is at no node"),  # as many places as records, and still wrong
+    (four(np.arange(-1, 15)), "must give rows 0 to 59, got row -1 at node 0"),
+    (Given(*np.split(np.arange(1, 61), 4)), "must give rows 0 to 59, got row 60 at node 3"),
+    (four(np.arange(15.0)), r"must give row indices of train records, got shape \(15,\) of float64 at node 0"),
+    (four(np.arange(15)[None]), r"got shape \(1, 15\)"),
+    (four(np.arange(30), np.array([], dtype=int)), "every node a record, got none at node 1 of 4"),
+    (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
 )
 def test_a_partition_of_a_user_that_breaks_the_law_is_refused(partition, message):
     task = classes(partition=partition)
     for use in (lambda: task.owners(0), lambda: task.public_batch_sizes(2), lambda: task.instance(0, 2)):
-        with pytest.raises(InvalidInput, match=f"partition 'given' .*{message}"):
-            use()
+        refuses(f"partition 'given' .*{message}", use)
 
 
-@given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
-@examples(40)
+@given(40, order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
 def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_refused(order, cuts, data):
     parts = np.split(np.array(order, dtype=np.int32), sorted(cuts))
     task = classes(num_records=12, partition=Given(*parts))
@@ -288,51 +262,39 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
     changed[node][place] = data.draw(st.integers(0, 11).filter(lambda row: row != parts[node][place]))
     wrong = classes(num_records=12, partition=Given(*changed))
     for use in (lambda: wrong.owners(0), lambda: wrong.instance(0, 1)):
-        with pytest.raises(InvalidInput, match="exactly one node"):
-            use()
+        refuses("exactly one node", use)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
-        (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
-        (lambda: Dirichlet(1e7), r"alpha must lie between 1e-06 and 1e\+06, got 10000000.0"),
-        (lambda: Dirichlet(1.0, 0), "min_records must be an integer >= 1, got 0"),
-        (lambda: Fixed([]), "owners must be one node index per train record"),
-        (lambda: Fixed([[0, 1]]), r"owners must be one node index per train record, got shape \(1, 2\)"),
-        (lambda: Fixed([0.0, 1.0]), "of float64"),
-        (lambda: Fixed([0, -1]), "owners must be node indices >= 0, got -1 in row 1"),
-        (lambda: classes(partition=Fixed([0, 1, 2, 3])), "each of the 60 train records, got 4"),
-        (lambda: classes(partition=Fixed(np.arange(60) % 5)), "node indices below 4, got 4 in row 4"),
-        (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
-        (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
-        (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
-        (
-            lambda: classes(kind="regression", partition="dirichlet:alpha=1"),
-            "a Dirichlet partition skews classes, and the targets of a regression task are none; use Uniform",
-        ),
-        (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
-        (
-            lambda: classes(partition=Dirichlet(0.05)).instance(0, 12),
-            r"at least period=12 records .* \(min_records=\.\.\. of Dirichlet\)",
-        ),
-    ],
+@each(
+    "build, message",
+    (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
+    (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
+    (lambda: Dirichlet(1e7), r"alpha must lie between 1e-06 and 1e\+06, got 10000000.0"),
+    (lambda: Dirichlet(1.0, 0), "min_records must be an integer >= 1, got 0"),
+    (lambda: Fixed([]), "owners must be one node index per train record"),
+    (lambda: Fixed([[0, 1]]), r"owners must be one node index per train record, got shape \(1, 2\)"),
+    (lambda: Fixed([0.0, 1.0]), "of float64"),
+    (lambda: Fixed([0, -1]), "owners must be node indices >= 0, got -1 in row 1"),
+    (lambda: classes(partition=Fixed([0, 1, 2, 3])), "each of the 60 train records, got 4"),
+    (lambda: classes(partition=Fixed(np.arange(60) % 5)), "node indices below 4, got 4 in row 4"),
+    (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
+    (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
+    (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
+    (lambda: classes(kind="regression", partition="dirichlet:alpha=1"), "a Dirichlet partition skews classes"),
+    (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
+    (lambda: classes(partition=Dirichlet(0.05)).instance(0, 12), "at least period=12 records"),
 )
 def test_partitions_that_cannot_be_used(build, message):
-    with pytest.raises(InvalidInput, match=message):
-        build()
+    refuses(message, build)
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("uniform", Uniform()),
-        (" uniform ", Uniform()),
-        ("dirichlet:alpha=10", Dirichlet(10.0)),
-        ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
-        (Dirichlet(3.0), Dirichlet(3.0)),
-    ],
+@each(
+    "text, parsed",
+    ("uniform", Uniform()),
+    (" uniform ", Uniform()),
+    ("dirichlet:alpha=10", Dirichlet(10.0)),
+    ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
+    (Dirichlet(3.0), Dirichlet(3.0)),
 )
 def test_texts(text, parsed):
     assert partition.parse(text) == parsed
@@ -344,26 +306,23 @@ def test_the_text_of_a_partition_names_it(alpha, min_records):
     assert partition.parse(Dirichlet(alpha, min_records).text) == Dirichlet(alpha, min_records)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("dirichlett:alpha=1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
-        ("uniform:alpha=1", "partition uniform has no parameters, got 'alpha'"),
-        ("dirichlet", "partition dirichlet needs the parameter 'alpha'; e.g. dirichlet:alpha=10"),
-        ("dirichlet:10", "partition dirichlet: parameters are written key=value, got '10'"),
-        ("dirichlet:alpha=1,beta=2", "unknown parameter 'beta'.* Known: alpha, min_records"),
-        ("dirichlet:alpha=1,alpha=2", "parameter 'alpha' is given twice"),
-        ("dirichlet:alpha=one", "alpha must be a number, got 'one'"),
-        ("dirichlet:alpha=-1", "alpha must be a finite number > 0"),
-        ("dirichlet:alpha=1,min_records=1.5", "min_records must be an integer of at most 18 digits, got '1.5'"),
-        ("dirichlet:alpha=1,min_records=0", "min_records must be an integer >= 1, got 0"),
-        ("fixed:0", "unknown partition 'fixed'"),
-        (3, "partition must be a text .* got int"),
-    ],
+@each(
+    "text, message",
+    ("dirichlett:alpha=1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
+    ("uniform:alpha=1", "partition uniform has no parameters, got 'alpha'"),
+    ("dirichlet", "partition dirichlet needs the parameter 'alpha'; e.g. dirichlet:alpha=10"),
+    ("dirichlet:10", "partition dirichlet: parameters are written key=value, got '10'"),
+    ("dirichlet:alpha=1,beta=2", "unknown parameter 'beta'.* Known: alpha, min_records"),
+    ("dirichlet:alpha=1,alpha=2", "parameter 'alpha' is given twice"),
+    ("dirichlet:alpha=one", "alpha must be a number, got 'one'"),
+    ("dirichlet:alpha=-1", "alpha must be a finite number > 0"),
+    ("dirichlet:alpha=1,min_records=1.5", "min_records must be an integer of at most 18 digits, got '1.5'"),
+    ("dirichlet:alpha=1,min_records=0", "min_records must be an integer >= 1, got 0"),
+    ("fixed:0", "unknown partition 'fixed'"),
+    (3, "partition must be a text .* got int"),
 )
 def test_texts_that_name_no_partition(text, message):
-    with pytest.raises(InvalidInput, match=message):
-        partition.parse(text)
+    refuses(message, partition.parse, text)
 
 
 def test_the_tasks_of_the_library_take_a_partition():

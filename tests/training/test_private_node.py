@@ -9,6 +9,7 @@ import torch
 from _privacy import applied
 from small_tasks import module_at, regression, squared
 from torch import nn
+from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
 from mfdl import PrivateNode
@@ -39,15 +40,13 @@ def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "unit", "momentum", "trust", "clipping"),
-    [
-        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "flat"),
-        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "automatic"),
-        ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
-        ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
-        ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
-    ],
+@each(
+    "name, unit, momentum, trust, clipping",
+    ("mafalda", "record", 0.0, mfdl.trust.LDP(), "flat"),
+    ("mafalda", "record", 0.0, mfdl.trust.LDP(), "automatic"),
+    ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
+    ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
+    ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
 )
 def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust, clipping):
     calibrated, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
@@ -100,8 +99,7 @@ def test_no_step_beyond_the_last_and_no_gradient_stays(one_node):
         node.step(*batch(data, t))
         assert all(p.grad is None for p in node.module.parameters())
     before = node.model.initial_row()
-    with pytest.raises(mfdl.InvalidInput, match=r"has taken its 6 steps"):
-        node.step(*batch(data, 0))
+    refuses(r"has taken its 6 steps", lambda: node.step(*batch(data, 0)))
     assert torch.equal(node.model.initial_row(), before)
 
 
@@ -110,24 +108,19 @@ def test_a_step_of_the_optimizer_alone_is_refused_as_long_as_the_node_lives(one_
     features, targets = batch(data, 0)
     before, optimizer = node.model.initial_row(), node.optimizer
     squared(node.module(features), targets).mean().backward()
-    with pytest.raises(mfdl.InvalidInput, match="belongs to a PrivateNode"):
-        optimizer.step()
+    refuses("belongs to a PrivateNode", optimizer.step)
     assert torch.equal(node.model.initial_row(), before)
-    with pytest.raises(mfdl.InvalidInput, match=r"features must be a tensor, got ndarray; torch.as_tensor"):
-        node.step(features.numpy(), targets)
+    refuses("features must be a tensor, got ndarray", lambda: node.step(features.numpy(), targets))
     optimizer.zero_grad()
     node.step(features, targets)
-    with pytest.raises(mfdl.InvalidInput, match="belongs to a PrivateNode"):
-        optimizer.step()
+    refuses("belongs to a PrivateNode", optimizer.step)
 
 
 def test_a_record_takes_part_only_when_its_participation_allows_it(one_node):
     node, data = one_node
     node.step(*batch(data, 0), records=[7, 8])
-    with pytest.raises(mfdl.InvalidInput, match=r"record 7 would take part in steps \[0, 1\].*cyclic"):
-        node.step(*batch(data, 1), records=[9, 7])
-    with pytest.raises(mfdl.InvalidInput, match="record 9 stands twice"):
-        node.step(*batch(data, 1), records=[9, 9])
+    refuses(r"record 7 would take part in steps \[0", lambda: node.step(*batch(data, 1), records=[9, 7]))
+    refuses("record 9 stands twice", lambda: node.step(*batch(data, 1), records=[9, 9]))
     assert node.steps_taken == 1  # nothing has happened, and 9 is free still
     node.step(*batch(data, 1), records=[9, 10])
     node.step(*batch(data, 2), records=[7, 8])
@@ -151,13 +144,11 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     copy.load_state_dict(node.module.state_dict())
     again.load_state_dict(torch.load(_written(early), weights_only=True))
     for t in (3, 4):
-        for each in (node, again):
-            each.step(*batch(data, t))
+        for one in (node, again):
+            one.step(*batch(data, t))
     assert torch.equal(node.model.initial_row(), again.model.initial_row())
-    with pytest.raises(mfdl.InvalidInput, match="cannot go to step 3"):
-        node.load_state_dict(early)
-    with pytest.raises(mfdl.InvalidInput, match="another run: key_id"):
-        again.load_state_dict({**node.state_dict(), "key_id": "0" * 32})
+    refuses("cannot go to step 3", node.load_state_dict, early)
+    refuses("another run: key_id", lambda: again.load_state_dict({**node.state_dict(), "key_id": "0" * 32}))
     with pytest.raises(mfdl.InvalidInput, match=r"lacks \['optimizer'\]"):
         again.load_state_dict({name: value for name, value in early.items() if name != "optimizer"})
     again.load_state_dict(early | {"steps_taken": 5})
@@ -192,9 +183,7 @@ def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(on
 
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
-    calibrated = mfdl.calibrate(
-        mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1e6
-    )
+    calibrated = mfdl.calibrate(mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=1e6)
     module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
     nn.init.zeros_(module.weight)
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)
@@ -235,11 +224,7 @@ def refusals():
         "no such node": ({"node": 9}, mfdl.InvalidInput, "node"),
         "no keys": ({"keys": 3}, mfdl.InvalidInput, "keys must be HolderKeys"),
         "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, mfdl.InvalidInput, "no cipher; use NoiseKey.from_entropy"),
-        "a password": (
-            {"keys": mfdl.NoiseKey(b"password".ljust(32))},
-            mfdl.InvalidInput,
-            "8 distinct bytes.*publish=",
-        ),
+        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, mfdl.InvalidInput, "8 distinct bytes.*publish="),
         "a password, in keys of a simulation": (
             {"keys": HolderKeys.simulated(mfdl.NoiseKey(b"password".ljust(32)))},
             mfdl.InvalidInput,
@@ -267,8 +252,7 @@ def test_what_no_guarantee_covers_is_refused_before_any_step(case):
     module = nn.Linear(3, 1)
     optimizer = changes.pop("optimizer", lambda p: torch.optim.SGD(p, lr=1.0))(module.parameters())
     given = {"node": 0, "keys": mfdl.NoiseKey.from_entropy(), "loss": squared} | changes
-    with pytest.raises(error, match=words):
-        PrivateNode(optimizer, module, calibrated, **given)
+    refuses(words, PrivateNode, optimizer, module, calibrated, **given, error=error)
 
 
 def test_a_seeded_key_that_was_agreed_on_is_refused():
@@ -277,8 +261,7 @@ def test_a_seeded_key_that_was_agreed_on_is_refused():
     keys = HolderKeys.given(agreed | {(0, 1): mfdl.NoiseKey.from_seed(2)})
     module = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    with pytest.raises(mfdl.InvalidInput, match="must not come from a seed"):
-        PrivateNode(optimizer, module, calibrated, node=0, keys=keys, loss=squared)
+    refuses("must not come from a seed", PrivateNode, optimizer, module, calibrated, node=0, keys=keys, loss=squared)
     node = PrivateNode(optimizer, module, calibrated, node=0, keys=keys, loss=squared, publish=False)
     assert all(name in node.state_dict()["generator"] for name in ("chacha20", "philox"))
 
@@ -301,8 +284,7 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
             keys=mfdl.NoiseKey.from_entropy(),
             loss=squared,
         )
-        with pytest.raises(mfdl.UnsupportedMechanism, match="mixes the records"):
-            private_node.step(torch.randn(1, 3), torch.randn(1))
+        unsupported("mixes the records", private_node.step, torch.randn(1, 3), torch.randn(1))
         assert private_node.steps_taken == 0
 
 
@@ -319,8 +301,7 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
     before = module.embedding.weight.detach().clone()
     optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_entropy()
     node = PrivateNode(optimizer, module, mechanism(), node=0, keys=key, loss=squared)
-    with pytest.raises(mfdl.UnsupportedMechanism, match=r"a parameter changes .* max_norm of an embedding"):
-        node.step(torch.tensor([[3]]), torch.zeros(1))
+    unsupported("a parameter changes", node.step, torch.tensor([[3]]), torch.zeros(1))
     assert torch.equal(module.embedding.weight, before)
 
 
@@ -340,42 +321,29 @@ def test_noise_takes_shape_type_and_order_of_the_parameters():
     assert list(shaped) == ["0.weight", "1.weight", "1.bias"]
     assert all(shaped[name].dtype == torch.float64 for name in shaped)
     assert np.concatenate([tensor.numpy().ravel() for tensor in shaped.values()]).tolist() == row.tolist()
-    with pytest.raises(mfdl.InvalidInput, match=r"shape \(9,\), got \(8,\)"):
-        shaped_like(row[:8], module)
+    refuses(r"shape \(9,\), got \(8,\)", shaped_like, row[:8], module)
     for dtype in (torch.complex64, torch.int64):  # no noise on imaginary parts, nor below the point
-        with pytest.raises(mfdl.InvalidInput, match=r"real floating-point types, got torch.*'w'"):
-            shaped_like(row, {"w": torch.zeros(9, dtype=dtype)})
+        refuses(r"real floating-point types, got torch.*'w'", shaped_like, row, {"w": torch.zeros(9, dtype=dtype)})
 
 
 def test_averaging_refuses_a_missing_and_an_uncalled_message():
     W = mfdl.gossip.metropolis_hastings(nx.path_graph(3))
-    with pytest.raises(mfdl.InvalidInput, match=r"nodes \[0, 1\] at step 0, got none of \[1\]"):
-        mfdl.gossip.average({0: 1.0}, W, 0)
-    with pytest.raises(mfdl.InvalidInput, match=r"also one of \[2\]"):
-        mfdl.gossip.average({0: 1.0, 1: 1.0, 2: 1.0}, W, 0)
-    with pytest.raises(mfdl.InvalidInput, match="the same tensors"):
-        mfdl.gossip.average({0: {"w": 1.0}, 1: {"v": 1.0}}, W, 0)
+    refuses(r"nodes \[0, 1\] at step 0, got none of \[1\]", mfdl.gossip.average, {0: 1.0}, W, 0)
+    refuses(r"also one of \[2\]", mfdl.gossip.average, {0: 1.0, 1: 1.0, 2: 1.0}, W, 0)
+    refuses("the same tensors", mfdl.gossip.average, {0: {"w": 1.0}, 1: {"v": 1.0}}, W, 0)
     x = np.random.default_rng(0).standard_normal((3, 5))
     assert np.allclose(mfdl.gossip.average(dict(enumerate(x)), W, 1), W.weights.toarray()[1] @ x)
 
 
-@pytest.mark.parametrize(
-    ("features", "targets", "records", "why"),
-    [
-        (
-            torch.zeros(()),
-            torch.zeros(1),
-            None,
-            r"features must be a batch of records, shape \(B, ...\), got shape \(\)",
-        ),
-        (torch.zeros(3), torch.zeros(()), None, r"targets must be a batch .*one record is features\[None\]"),
-        (torch.zeros(1, 3), torch.zeros(1), 5, "records must be a list of a number for each record, got 5"),
-    ],
+@each(
+    "features, targets, records, why",
+    (torch.zeros(()), torch.zeros(1), None, r"features must be a batch of records, shape \(B, ...\), got shape"),
+    (torch.zeros(3), torch.zeros(()), None, r"targets must be a batch .*one record is features\[None\]"),
+    (torch.zeros(1, 3), torch.zeros(1), 5, "records must be a list of a number for each record, got 5"),
 )
 def test_one_record_without_a_batch_axis_is_refused(features, targets, records, why):
     task, key = regression(num_records=16, num_nodes=NODES), mfdl.NoiseKey.from_seed(5)
     start = task.instance(0, PERIOD, dtype=torch.float64).initial_parameters[0]
     node = nodes_of(mechanism(), task, key, start)[0]
-    with pytest.raises(mfdl.InvalidInput, match=why):
-        node.step(features, targets, records=records)
+    refuses(why, node.step, features, targets, records=records)
     assert node.steps_taken == 0

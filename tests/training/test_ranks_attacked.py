@@ -14,6 +14,7 @@ import pytest
 import torch
 from archives import flipped
 from test_ranks import CYCLIC, DYNAMICS, EXACT, TASK, calibrated, mechanisms
+from vocabulary import refuses
 
 import mfdl
 from mfdl.errors import InvalidInput, RankLost
@@ -68,18 +69,15 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_ranks_go_on(tmp_pat
         }
         for message, damaged in damages.items():
             file.write_bytes(damaged)
-            with pytest.raises(InvalidInput, match=message):
-                trained(mechanism, tmp_path / "own")
+            refuses(message, trained, mechanism, tmp_path / "own")
         file.write_bytes(whole)
         for options, message in (
             ({"dtype": torch.float32}, "key_id"),
             ({"metrics": []}, "metrics|tensors"),
             ({"clip_schedule": np.linspace(1.0, 0.5, 8)}, "key_id|clips"),
         ):
-            with pytest.raises(InvalidInput, match=message):
-                trained(mechanism, tmp_path / "own", **options)
-        with pytest.raises(InvalidInput, match="mechanism_hash"):
-            trained(mechanism, tmp_path / "foreign")
+            refuses(message, trained, mechanism, tmp_path / "own", **options)
+        refuses("mechanism_hash", trained, mechanism, tmp_path / "foreign")
         assert_same(trained(mechanism, tmp_path / "own"), alone)
 
 
@@ -92,10 +90,8 @@ def test_an_error_of_the_leader_alone_ends_the_group_and_the_run_goes_on(tmp_pat
         raise error
 
     with distributed.ranks(2):
-        with pytest.raises(type(error)):
-            trained(mechanism, tmp_path, on_evaluation=fails)
-        with pytest.raises(RankLost, match="start a new group"):
-            trained(mechanism)
+        refuses(".", trained, mechanism, tmp_path, on_evaluation=fails, error=type(error))
+        refuses("start a new group", trained, mechanism, error=RankLost)
     with distributed.ranks(2):
         assert_same(trained(mechanism, tmp_path), trained(mechanism))
 

@@ -8,17 +8,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from vocabulary import dynamics_on, each, given, st, unsupported
 
-import mfdl
-from mfdl import PrivateNode
-from mfdl.errors import UnsupportedMechanism
+from mfdl import Cyclic, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, trust
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
@@ -199,13 +195,10 @@ def chains(draw, outputs):
 
 
 @given(
-    data=st.data(),
-    by_class=st.booleans(),
-    records=st.integers(6, 14),
+    100, data=st.data(), by_class=st.booleans(), records=st.integers(6, 14),
     clip_norm=st.sampled_from([0.05, 0.5, 1e6, Automatic(1.0), Automatic(0.5, 1e-6)]),
     way=st.sampled_from(["chain", "nested", "hooked", "any module"]),
-)
-@examples(100)
+)  # fmt: skip
 def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, records, clip_norm, way):
     """Also where a hook, or a module around it, leaves the chain to vmap; with a record masked and one no number."""
     layers = data.draw(chains(3 if by_class else 1))
@@ -413,13 +406,11 @@ def sums_of_present(instance, models, mask):
     return dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
 
 
-@pytest.mark.parametrize(
+@each(
     "later",
-    [
-        lambda module, x: module.second(x),
-        lambda module, x: module.second(module.first(x)) + module.first.weight.square().sum(),
-        lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
-    ],
+    lambda module, x: module.second(x),
+    lambda module, x: module.second(module.first(x)) + module.first.weight.square().sum(),
+    lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
 )
 def test_a_module_that_changes_its_ways_is_refused(factored, later):
     """A weight that is used besides, only later: its gradient would lack that way."""
@@ -430,8 +421,7 @@ def test_a_module_that_changes_its_ways_is_refused(factored, later):
 
     instance = regression(build=linears(forward)).instance(0, 2)
     message = "Computes uses the weights first.weight, second.weight otherwise than before"
-    with pytest.raises(UnsupportedMechanism, match=message):
-        many_steps(instance)
+    unsupported(message, many_steps, instance)
 
 
 def many_steps(instance):
@@ -443,19 +433,15 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     task = regression(16, 4, build=wide)
     instance = task.instance(0, 2)
     module = task.build_module()
-    algorithm = mfdl.algorithms.mafalda(
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 1.0), mfdl.Cyclic(1, 2)
-    )
-    calibrated = mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0
-    )
+    algorithm = algorithms.mafalda(dynamics_on("ring:n=4", 1.0), Cyclic(1, 2))
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(
         torch.optim.SGD(module.parameters(), 1.0),
         module,
         calibrated,
         node=1,
-        keys=mfdl.NoiseKey.from_seed(0),
+        keys=NoiseKey.from_seed(0),
         loss=squared,
         batch_size=1,
         publish=False,

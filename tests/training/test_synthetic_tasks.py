@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
+from vocabulary import each, given, refuses, st
 
-import mfdl
-from mfdl.errors import InvalidInput
-from mfdl.training import tasks
-from mfdl.training.tasks import partition
+from mfdl import partition, tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
 
@@ -50,8 +45,7 @@ def at(task, points, dtype=torch.float64):
     return instance, torch.tensor(points, dtype=dtype)
 
 
-@given(problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
-@examples(40)
+@given(40, problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
 def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -65,8 +59,7 @@ def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(problem=problems())
-@examples(40)
+@given(40, problem=problems())
 def test_losses_are_those_of_the_closed_form(problem):
     A, b, points = problem
     excess = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -83,8 +76,7 @@ def test_losses_are_those_of_the_closed_form(problem):
     np.testing.assert_allclose(instance.evaluate(models).loss, expected, rtol=1e-6, atol=1e-6 * (1 + x @ x))
 
 
-@given(problem=problems())
-@examples(40)
+@given(40, problem=problems())
 def test_the_optimum_is_the_minimiser(problem):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="squared-distance", start="optimum")
@@ -98,8 +90,6 @@ def test_the_optimum_is_the_minimiser(problem):
 
 
 # Least squares
-
-
 def test_least_squares_is_the_problem_of_the_paper():
     task = tasks.least_squares(nx.cycle_graph(16))
     A, b = parts(task)
@@ -132,8 +122,6 @@ def test_least_squares_data_are_normal_and_follow_the_data_seed_alone():
 
 
 # Rotated quadratics
-
-
 def f_by_hand(i, n, x):
     """f_i with the rotation written out: the point is turned back around (i, 0) by -15 degrees."""
     if i <= n / 2:
@@ -185,8 +173,6 @@ def test_from_zero_the_clipped_steps_of_the_paper_go_nowhere():
 
 
 # What all share
-
-
 @pytest.mark.parametrize("name", ["least-squares", "rotated-quadratics"])
 def test_a_node_holds_its_own_record_in_every_seed(name):
     task = tasks.load(name, nx.cycle_graph(6))
@@ -196,10 +182,8 @@ def test_a_node_holds_its_own_record_in_every_seed(name):
         np.testing.assert_array_equal(instance.record_index.flatten(), np.arange(6))
         np.testing.assert_array_equal(instance.public_batch_sizes, np.ones(6))
     np.testing.assert_array_equal(task.public_batch_sizes(1), np.ones(6))
-    with pytest.raises(InvalidInput, match=r"at least period=2 records .* use period <= 1"):
-        task.instance(0, 2)
-    with pytest.raises(InvalidInput, match=f"task {name}: unknown parameter 'partition'"):
-        tasks.load(name, 6, partition="uniform")
+    refuses(r"at least period=2 records .* use period <= 1", task.instance, 0, 2)
+    refuses(f"task {name}: unknown parameter 'partition'", tasks.load, name, 6, partition="uniform")
 
 
 def test_starts():
@@ -211,38 +195,29 @@ def test_starts():
     assert dataclasses.replace(tasks.rotated_quadratics(4)).content_hash in hashes
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: tasks.least_squares(4, dimension=0), "dimension must be an integer >= 1, got 0"),
-        (lambda: tasks.least_squares(4, data_seed=-1), "data_seed must be an integer >= 0, got -1"),
-        (lambda: tasks.least_squares(4, start="one"), "unknown start 'one'; did you mean 'ones'"),
-        (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
-        (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
-        (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"),
-            "got a singular sum",
-        ),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"),
-            r"with m >= d >= 1, and values \(nodes, m\), got \(3, 1, 2\) and \(3, 1\); add rows of zeros",
-        ),
-        (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
-        (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
-        (
-            lambda: tasks.quadratic("own", np.full((3, 1, 1), np.inf), np.ones((3, 1)), metric="excess-loss"),
-            "matrices must be finite",
-        ),
-        (
-            lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.full((3, 1), 1e39), metric="excess-loss"),
-            r"at most 1e\+15, got 1e\+39; rescale",
-        ),
-    ],
+@each(
+    "make, message",
+    (lambda: tasks.least_squares(4, dimension=0), "dimension must be an integer >= 1, got 0"),
+    (lambda: tasks.least_squares(4, data_seed=-1), "data_seed must be an integer >= 0, got -1"),
+    (lambda: tasks.least_squares(4, start="one"), "unknown start 'one'; did you mean 'ones'"),
+    (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
+    (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
+    (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
+    (lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"), "got a singular"),
+    (lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"), "with m >= d >="),
+    (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
+    (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
+    (
+        lambda: tasks.quadratic("own", np.full((3, 1, 1), np.inf), np.ones((3, 1)), metric="excess-loss"),
+        "matrices must be finite",
+    ),
+    (
+        lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.full((3, 1), 1e39), metric="excess-loss"),
+        r"at most 1e\+15, got 1e\+39; rescale",
+    ),
 )
 def test_problems_that_cannot_be_used(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
+    refuses(message, make)
 
 
 def whole(task):
@@ -288,5 +263,4 @@ def test_records_are_drawn_once_for_all_runs_and_clipped():
 
 @pytest.mark.parametrize("given", ["dimension=0", "train_records=0", "decay=-1", "margin=-1", "clip=0", "data_seed=-1"])
 def test_refusals(given):
-    with pytest.raises(mfdl.InvalidInput, match=given.split("=")[0]):
-        tasks.load(f"logistic:{given}", 3)
+    refuses(given.split("=")[0], tasks.load, f"logistic:{given}", 3)

@@ -8,23 +8,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from effort import examples
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
+from vocabulary import ZERO_OUT, dynamics_on, example, given, refuses, st, unsupported
 
-from mfdl import Privacy, algorithms, gossip, trust
-from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise_scale import calibrate
-from mfdl.participation import Cyclic, EveryStep
+from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, calibrate, replay, trust
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
 from mfdl.training import clipping
-from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
@@ -64,10 +58,7 @@ def data_sets(draw, count):
 
 
 # ---- sensitivity of one step ------------------------------------------------------------------------------
-
-
-@examples(150)
-@given(sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
+@given(150, sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
     """Exactly, in rational numbers: replace-one 2 C, zero-out C; and nothing but the user's own row moves."""
@@ -83,9 +74,8 @@ def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, cli
         assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
 
 
-@examples(150)
 @given(
-    sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
+    150, sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
     dtype=st.sampled_from([32, 64]),
 )  # fmt: skip
 def test_a_record_moves_the_sum_of_clipped_gradients_by_at_most_the_shift(sets, slot, clip_norm, dtype):
@@ -137,8 +127,6 @@ def test_a_bad_record_silences_its_user_and_no_one_else():
 
 
 # ---- the mean gradient ------------------------------------------------------------------------------------
-
-
 class Directions(nn.Module):
     """Looks at the direction of a record: the zeros of padding give 0 / 0."""
 
@@ -188,12 +176,10 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
 
 
 # ---- in a whole run ---------------------------------------------------------------------------------------
-
-
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.3), EveryStep(4))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5, unit="user"), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
     first = replay(calibrated, task, **arguments).seeds[0]
@@ -219,7 +205,7 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
 def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch):
     """Same noise key: a record of a batch of four moves the message by a quarter of its shift, others do not."""
     task = linear_task(4, np.ones((48, 2)))
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.3), Cyclic(1, 3))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64}
     first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
@@ -245,9 +231,9 @@ def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
     d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
     task = still_task(4, np.ones((24, 3)), d)
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", learning_rate=0.5), EveryStep(3))
     for unit, divisor in (("user", 1), ("record", 6)):
-        calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit=unit), mu=0.7)
+        calibrated = calibrate(algorithm, Privacy(trust.LDP(), unit=unit, **ZERO_OUT), mu=0.7)
         sent = replay(calibrated, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
         ratio = np.mean(sent**2) / (calibrated.noise_std * 0.5 / divisor) ** 2
         assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
@@ -257,7 +243,7 @@ def test_divisors_do_not_count_at_user_level():
     """Nodes with 2 and 1 records per batch: at record level under PNDP that must be accounted for, here it must not."""
     task = dataclasses.replace(directions_task(18), num_nodes=5)
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=5", learning_rate=0.1)
     common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "unit": "user"}
     algorithm = algorithms.dp_dsgd(dynamics, EveryStep(6))
     assert (
@@ -269,7 +255,7 @@ def test_divisors_do_not_count_at_user_level():
 
 
 def test_record_level_refuses_another_period_than_its_own():
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=4", learning_rate=0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     task = directions_task()
     for participation, period in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
@@ -277,17 +263,14 @@ def test_record_level_refuses_another_period_than_its_own():
         assert replay(calibrated, task, seeds=[0], period=period).seeds[0].finished_steps == 6
         with pytest.raises(InvalidInput, match=rf"period must be {period}, the one of .* got 3; leave it out"):
             replay(calibrated, task, seeds=[0], period=3)
-    with pytest.raises(InvalidInput, match="period must be an integer >= 1, got 0"):
-        replay(calibrated, task, seeds=[0], period=0)
+    refuses("period must be an integer >= 1, got 0", replay, calibrated, task, seeds=[0], period=0)
 
 
 # ---- what a guarantee speaks of ------------------------------------------------------------------------------------
-
-
 def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
     task = regression(18, 5)
-    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    dynamics = dynamics_on("ring:n=5", learning_rate=0.1)
     base = algorithms.dp_dsgd(dynamics, Cyclic(2, 3))
     common = {"adjacency": "zero-out", "clip_norm": 1.0}
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
@@ -306,15 +289,13 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     assert resting.lipschitz == 1.0  # the worst victim may not need it, others do
     assert "Lipschitz" in str(resting.guarantee)
     why = "assumes local maps with Lipschitz constant 1, and task 'small' claims None"
-    with pytest.raises(InvalidInput, match=why):
-        replay(resting, task, seeds=[0])
+    refuses(why, replay, resting, task, seeds=[0])
     replay(resting, dataclasses.replace(task, lipschitz=1.0), seeds=[0])
 
 
 @pytest.mark.parametrize(("part", "unit"), [(Cyclic(2, 3), "record"), (EveryStep(6), "user")])
 def test_add_remove_is_refused_in_training(part, unit):
     """Without one record the split, the map and the batch sizes of the others would be other ones."""
-    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), part)
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="add-remove", clip_norm=1.0, unit=unit), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
-        replay(calibrated, regression(30), seeds=[0])
+    unsupported("number of records", lambda: replay(calibrated, regression(30), seeds=[0]))

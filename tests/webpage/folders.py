@@ -52,11 +52,8 @@ def made_up(folder, records, failures=(), config=None, **given):
         record = {**RECORD, "cell": name, **changed}
         record["mechanism"] = f"file:{record['label']}"
         options = {
-            "mechanisms": [record["mechanism"]],
-            "mu": record["mu"],
-            "lr": record["lr"],
-            "graph": record["graph"],
-        }
+            "mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"],
+        }  # fmt: skip
         record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **options}
         last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
         losses = np.array([[2.0, 2.2], [last, last]])
