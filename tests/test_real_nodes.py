@@ -20,8 +20,7 @@ from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
 from vocabulary import each, given, refuses, st
 
-import mfdl
-from mfdl import files
+from mfdl import InvalidInput, NoiseKey, files
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.single_copy import steps_of_keys
 
@@ -337,7 +336,7 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
 
 
 def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
-    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(mfdl.NoiseKey.from_entropy())
+    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(NoiseKey.from_entropy())
     node = decor.private_node(0, keys)
     features, targets, records = decor.batch(0, 0)
     node.step(features, targets, records=records)
@@ -349,7 +348,7 @@ def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
 
 
 def test_a_second_process_of_a_node_is_refused(decor, tmp_path):
-    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(mfdl.InvalidInput, match="is in use"):
+    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(InvalidInput, match="is in use"):
         asyncio.run(launching.run_node(decor, 2, tmp_path, "nothing"))
 
 

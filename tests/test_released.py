@@ -8,8 +8,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import given, refuses, st, unsupported
 
-import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, Mechanism, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.released import ReleasedModel
@@ -104,16 +103,16 @@ def test_the_mean_of_many_models_is_not_taken_for_the_last_one():
 def test_guarantees_say_what_is_released_and_files_keep_it(tmp_path):
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     algorithm = built(period=3).releasing("average:2")
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.PNDP([0]), **options), mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.PNDP([0]), **options), mu=1.0)
     assert "each node releases average:2 of its models" in str(calibrated.guarantee)
-    again = mfdl.Mechanism.load(calibrated.save(tmp_path / "made.npz"))
+    again = Mechanism.load(calibrated.save(tmp_path / "made.npz"))
     assert again.algorithm.released == ReleasedModel("average:2")
     assert (
         again.content_hash
         == calibrated.content_hash
-        != mfdl.calibrate(built(period=3), mfdl.Privacy(trust.PNDP([0]), **options), mu=1.0).content_hash
+        != calibrate(built(period=3), Privacy(trust.PNDP([0]), **options), mu=1.0).content_hash
     )
-    seen = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **options), mu=1.0)
+    seen = calibrate(algorithm, Privacy(trust.LDP(), **options), mu=1.0)
     assert "releases" not in str(seen.guarantee)
 
 

@@ -12,8 +12,7 @@ from path_algorithms import DP, MH, PATH
 from scipy.sparse.linalg import aslinearoperator
 from vocabulary import each, given, refuses, st
 
-import mfdl
-from mfdl import Dynamics, EveryStep, UnsupportedMechanism, View, algorithms, trust
+from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, View, algorithms, gossip, trust
 from mfdl.participation import Explicit
 from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
@@ -145,12 +144,12 @@ def test_no_encoder_where_a_gradient_shows_without_noise():
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 def algorithm(nodes):
-    ring = mfdl.gossip.metropolis_hastings(f"ring:n={nodes}")
-    return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(ring), mfdl.Cyclic(epochs=2, period=2))
+    ring = gossip.metropolis_hastings(f"ring:n={nodes}")
+    return algorithms.dp_dsgd(Dynamics(ring), Cyclic(epochs=2, period=2))
 
 
 def test_all_messages_of_many_nodes_are_accounted_without_their_view():
-    view = mfdl.trust.LDP().view(algorithm(2000))
+    view = trust.LDP().view(algorithm(2000))
     grams = view_grams(view, range(2000))
     assert len(set(map(id, grams))) == 1
     assert not {"gradients", "noise"} & vars(view).keys()

@@ -7,8 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, Privacy, algorithms, calibrate, factorization, gossip, trust
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
@@ -244,7 +243,7 @@ def test_named_mechanisms_take_it():
     algorithm = algorithms.build(name, TINY, Cyclic(2, 3))
     assert algorithm.name == name
     weights = ErrorWeights.parse(name.partition("@")[2])
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
+    mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     best = factorization.factorize(TINY, Cyclic(2, 3), weights=weights)
     assert_allclose(mechanism.objective_for(weights).value, best.objective, rtol=1e-4)
     way = NoiseObjective(TINY, 6, weights).excess_loss(algorithm.noise, mechanism.noise_std).on_the_way

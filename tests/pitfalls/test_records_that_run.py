@@ -9,7 +9,6 @@ import pytest
 import torch
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
-import mfdl
 from mfdl import NoiseKey, Privacy, View, account, algorithms, noise_scale, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -125,7 +124,7 @@ def test_a_rate_amplifies_nothing_that_is_not_proven(build):
     dynamics = dynamics_on("ring:n=3", 0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     with pytest.raises(UnsupportedMechanism, match=r"is proven|fresh in every step"):
-        mfdl.account(build(dynamics, PoissonSampling(0.1, 4)), mfdl.Privacy(**common), noise_std=1.0)
+        account(build(dynamics, PoissonSampling(0.1, 4)), Privacy(**common), noise_std=1.0)
 
 
 def test_a_rate_in_a_public_accountant_is_refused():

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import registry
 from mfdl.factorization import NotConverged
 from mfdl.noise import IndependentNoise, LocalNoise
@@ -93,14 +93,11 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
     for planned in plan.designs[::5]:
         design = planned.design
         dynamics = dynamics_on(RING, 0.3, gossip_rounds=design.gossip_rounds)
-        algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
+        algorithm = algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
         target = {"adjacency": "zero-out", "clip_norm": 1.0}
         mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
         assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
-        variance = (
-            mfdl.algorithms.noise_error(algorithm, weights=mfdl.ErrorWeights(f"released:{design.release_model}")).value
-            / 4
-        )
+        variance = algorithms.noise_error(algorithm, weights=ErrorWeights(f"released:{design.release_model}")).value / 4
         rate = planned.learning_time / design.num_steps
         assert planned.published_noise_std == pytest.approx(rate * planned.step_noise_std * math.sqrt(variance))
 
@@ -109,9 +106,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     design = Design("muffliato", 2, 2, 2, release_model="average:2")
     plan = mfdl.plan(RING, 10, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0, designs=[design])
     dynamics = dynamics_on(RING, 1.0, gossip_rounds=2)
-    algorithm = (
-        mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
-    )
+    algorithm = algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model

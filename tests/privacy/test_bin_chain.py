@@ -14,8 +14,7 @@ from drawn_encoders import banded, buffered, inverse, toeplitz
 from numpy.testing import assert_allclose
 from vocabulary import dynamics_on, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust
+from mfdl import BallsInBins, Dynamics, account, algorithms, gossip, trust
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise, JointNoise, SpatioTemporalNoise
 from mfdl.privacy import BallsInBinsGaussian
@@ -223,7 +222,7 @@ def guarantee_of(noise, epochs, bins, model=None, **options):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
     defaults = {"trust": model or trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    return applied(mfdl.account, dataclasses.replace(algorithm, noise=noise), defaults | options)
+    return applied(account, dataclasses.replace(algorithm, noise=noise), defaults | options)
 
 
 def blocks_of(noise):
@@ -335,7 +334,7 @@ def test_noise_that_is_off_by_rounding_of_any_kind_is_covered(seed, num_bins, ep
 def algorithm(encoder, bins):
     T = encoder.size
     dynamics = dynamics_on("ring:n=3", 0.1)
-    return mfdl.algorithms.mf_dsgd(dynamics, mfdl.BallsInBins(epochs=T // bins, bins=bins), encoder)
+    return algorithms.mf_dsgd(dynamics, BallsInBins(epochs=T // bins, bins=bins), encoder)
 
 
 def test_an_algorithm_has_the_M_of_its_encoder_written_out():

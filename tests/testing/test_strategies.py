@@ -13,8 +13,7 @@ from hypothesis import Phase, find, settings
 from numpy.testing import assert_allclose
 from vocabulary import dynamics_on, given, refuses, st
 
-import mfdl
-from mfdl import Cyclic, Dynamics, gossip
+from mfdl import Cyclic, Dynamics, algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
 from mfdl.privacy import sensitivity_by_victim
@@ -60,7 +59,7 @@ from mfdl.testing import strategies as drawn
 TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_text(encoding="utf-8")
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
 record = Cyclic(epochs=2, period=1)
-algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
+algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
 few = 40
 
 
@@ -249,11 +248,11 @@ def test_trust_models_leave_a_victim_and_have_a_view(data):
 @given(20, n=st.integers(1, 3), data=st.data())
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
-    algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
     assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(algorithm, model))
 
 
-ZIP = mfdl.algorithms.zip_dl(dynamics_on("complete:n=2"), Cyclic(1, 1))
+ZIP = algorithms.zip_dl(dynamics_on("complete:n=2"), Cyclic(1, 1))
 MASKS = trust_models(ZIP, kinds=["masks"])
 
 

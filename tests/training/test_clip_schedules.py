@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, slow_means, slow_sums
 from vocabulary import given, refuses, st
 
-import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.dynamics import schedule
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
@@ -24,9 +23,9 @@ clip_schedules = st.lists(st.sampled_from([1.0, 0.3, 0.1, 1e-3, 7.0]), min_size=
 
 def mechanism(rates, unit="record", noise_std=0.5):
     part = Cyclic(2, 2) if unit == "record" else EveryStep(4)
-    return mfdl.calibrate(
+    return calibrate(
         algorithms.dp_dsgd(Dynamics(RING, rates), part),
-        mfdl.Privacy(trust.LDP(), adjacency="replace-one", clip_norm=CLIP, unit=unit),
+        Privacy(trust.LDP(), adjacency="replace-one", clip_norm=CLIP, unit=unit),
         noise_std=noise_std,
     )
 
@@ -121,7 +120,7 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_no_clips(clips):
     """The local map is x - (eta / c_t) g, of a gradient clipped elsewhere: a constant for eta says nothing of it."""
     algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.5), EveryStep(4)).with_divisors(np.full(4, 15.0))
     options = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": CLIP}
-    plain, resting = (mfdl.calibrate(algorithm, mfdl.Privacy(lipschitz=L, **options), mu=1.0) for L in (None, 1.0))
+    plain, resting = (calibrate(algorithm, Privacy(lipschitz=L, **options), mu=1.0) for L in (None, 1.0))
     assert (plain.lipschitz, resting.lipschitz) == (None, 1.0)
     arguments = {"task": classes(lipschitz=1.0), "seeds": [0], "eval_every": 4}
     with pytest.raises(InvalidInput, match="clip_schedule must be 1 in every step") as refusal:

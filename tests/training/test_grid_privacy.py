@@ -15,6 +15,7 @@ from scipy import special
 from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
+from mfdl import Cyclic, Mechanism, Privacy, algorithms, calibrate, trust
 from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, LocalNoise
 from mfdl.training import rounded_normals
@@ -33,7 +34,7 @@ DYNAMICS = dynamics_on(f"ring:n={NODES}", 0.3)
 class Case:
     """One node of a mechanism, and the step h of its grid. Its outputs: two steps of one coordinate, or one of two."""
 
-    mechanism: mfdl.Mechanism
+    mechanism: Mechanism
     node: int
     step: float
 
@@ -78,13 +79,11 @@ def finest(encoder):
 
 def case_of(noise, node, *, scale, clip, step, adjacency, scales):
     """Args: scale: in units q of the node; clip: in steps of the grid."""
-    plain = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(noise.num_steps, 1))
+    plain = algorithms.dp_dsgd(DYNAMICS, Cyclic(noise.num_steps, 1))
     algorithm = dataclasses.replace(plain, noise=noise.scaled(np.array(scales)))
     bits = finest(algorithm.noise.causal.encoder_of(node))
-    about = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
-    return Case(
-        mfdl.calibrate(algorithm, mfdl.Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step
-    )
+    about = {"trust": trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
+    return Case(calibrate(algorithm, Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from torch import nn
 from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
-from mfdl import PrivateNode
+from mfdl import InvalidInput, PrivateNode
 from mfdl.training import clip_rules
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
@@ -149,11 +149,11 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     assert torch.equal(node.model.initial_row(), again.model.initial_row())
     refuses("cannot go to step 3", node.load_state_dict, early)
     refuses("another run: key_id", lambda: again.load_state_dict({**node.state_dict(), "key_id": "0" * 32}))
-    with pytest.raises(mfdl.InvalidInput, match=r"lacks \['optimizer'\]"):
+    with pytest.raises(InvalidInput, match=r"lacks \['optimizer'\]"):
         again.load_state_dict({name: value for name, value in early.items() if name != "optimizer"})
     again.load_state_dict(early | {"steps_taken": 5})
     with pytest.raises(
-        mfdl.InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
+        InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
     ):  # who took part when is kept
         again.step(*batch(data, 5), records=[0, 5])
 
@@ -203,43 +203,39 @@ def refusals():
     tracking, quieter = mechanism("gradient-tracking"), mechanism()
     object.__setattr__(quieter.algorithm, "noise", mfdl.noise.ZeroNoise(EPOCHS * PERIOD, NODES))
     return {
-        "noise changed afterwards": (
-            {"calibrated": quieter},
-            mfdl.InvalidInput,
-            "the guarantee is for another algorithm",
-        ),
+        "noise changed afterwards": ({"calibrated": quieter}, InvalidInput, "the guarantee is for another algorithm"),
         "messages hidden": ({"calibrated": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
         "add-remove": (
             {"calibrated": mechanism(adjacency="add-remove")},
             mfdl.UnsupportedMechanism,
             "number of records is not public",
         ),
-        "an algorithm": ({"calibrated": tracking.algorithm}, mfdl.InvalidInput, "mechanism must be a Mechanism"),
+        "an algorithm": ({"calibrated": tracking.algorithm}, InvalidInput, "mechanism must be a Mechanism"),
         "LBFGS": ({"optimizer": torch.optim.LBFGS}, mfdl.UnsupportedMechanism, "several times a step"),
         "half the parameters": (
             {"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)},
-            mfdl.InvalidInput,
+            InvalidInput,
             "exactly the trainable parameters",
         ),
-        "no such node": ({"node": 9}, mfdl.InvalidInput, "node"),
-        "no keys": ({"keys": 3}, mfdl.InvalidInput, "keys must be HolderKeys"),
-        "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, mfdl.InvalidInput, "no cipher; use NoiseKey.from_entropy"),
-        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, mfdl.InvalidInput, "8 distinct bytes.*publish="),
+        "no such node": ({"node": 9}, InvalidInput, "node"),
+        "no keys": ({"keys": 3}, InvalidInput, "keys must be HolderKeys"),
+        "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, InvalidInput, "no cipher; use NoiseKey.from_entropy"),
+        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, InvalidInput, "8 distinct bytes.*publish="),
         "a password, in keys of a simulation": (
             {"keys": HolderKeys.simulated(mfdl.NoiseKey(b"password".ljust(32)))},
-            mfdl.InvalidInput,
+            InvalidInput,
             "8 distinct bytes",
         ),
         "a key made of a password": (
             {"keys": mfdl.NoiseKey(b"password".ljust(32)).derive("node")},
-            mfdl.InvalidInput,
+            InvalidInput,
             "8 distinct bytes",
         ),
-        "publish is no flag": ({"publish": None}, mfdl.InvalidInput, "publish must be"),
-        "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
+        "publish is no flag": ({"publish": None}, InvalidInput, "publish must be"),
+        "batch size 0": ({"batch_size": 0}, InvalidInput, "batch_size must be"),
         "user level divided": (
             {"calibrated": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
-            mfdl.InvalidInput,
+            InvalidInput,
             "leave it out",
         ),
     }
@@ -309,7 +305,7 @@ def test_a_node_needs_only_the_secrets_it_holds():
     calibrated = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
     module = nn.Linear(3, 1)
     keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
-    with pytest.raises(mfdl.InvalidInput, match=r"the secret of \{0, 3\} is missing"):
+    with pytest.raises(InvalidInput, match=r"the secret of \{0, 3\} is missing"):
         PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, calibrated, node=0, keys=keys, loss=squared)
 
 
