@@ -60,3 +60,8 @@ def blank_pictures(monkeypatch):
     from mfdl.runs import comparison_folder
 
     monkeypatch.setattr(comparison_folder, "plot_comparison", lambda *_: Figure())
+
+
+def content(folder):
+    """The bytes of every file, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -284,7 +284,7 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
     command = ["--quick", "--rows", ",".join(ROWS), "--out"]
     assert which.main([*command, str(tmp_path / "whole")]) == 0
     jobs, stop_at[0], count[0] = count[0], count[0] // 2, 0
-    refuses(".", which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
+    refuses(None, which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
     trained = count[0]
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
@@ -300,5 +300,5 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
 
 def test_unknown_scenes_and_rows_are_refused(capsys):
     for wrong, message in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
-        refuses(".", which.main, [wrong, "moon"], error=SystemExit)
+        refuses(None, which.main, [wrong, "moon"], error=SystemExit)
         assert message in capsys.readouterr().err

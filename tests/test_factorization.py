@@ -111,7 +111,7 @@ def test_not_converged_is_raised_unless_allowed():
         factorize(SMALL, Cyclic(4, 4), max_iterations=1)
     stopped = factorize(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True)
     assert stopped.status == caught.value.factorization.status == "stopped"
-    refuses(".", lambda: factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1), error=NotConverged)
+    refuses(None, lambda: factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1), error=NotConverged)
     assert factorize_nodes(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True).status == "stopped"
 
 

@@ -142,7 +142,7 @@ def test_the_screen_closes_when_work_fails(terminal):
             wait_for(lambda: "work" in terminal.getvalue())
             raise ZeroDivisionError
 
-    refuses(".", work, error=ZeroDivisionError)
+    refuses(None, work, error=ZeroDivisionError)
     assert progress.SCREEN.thread is None
     assert "work" in terminal.getvalue()
 

@@ -312,7 +312,7 @@ def test_what_is_refused(solve, error, scheme, options, message):
 def test_a_solution_that_stopped_says_so(kind):
     stopped = KINDS[kind](PATH, SCHEME, tolerance=1e-9, max_iterations=1)
     assert stopped.status == "stopped"
-    refuses(".", stopped.require_converged, 1e-9, error=NotConverged)
+    refuses(None, stopped.require_converged, 1e-9, error=NotConverged)
     assert stopped.lower_bound <= optimal_joint(PATH, SCHEME).objective * (1 + 1e-9)
     algorithm = spatio_temporal_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
     assert_allclose(noise_error(algorithm).value * stopped.sensitivity**2, stopped.objective, rtol=1e-8)

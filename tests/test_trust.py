@@ -382,7 +382,7 @@ def test_what_is_not_covered_is_refused():
     with pytest.raises(InvalidInput, match="unknown entries"):
         trust_optimal(dynamics("path:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
     refuses("price", lambda: trust_optimal(run, scheme, AnyReceiver(), price=0.0))
-    refuses(".", lambda: trust_optimal(run, scheme, AnyReceiver(), max_iterations=2), error=NotConverged)
+    refuses(None, lambda: trust_optimal(run, scheme, AnyReceiver(), max_iterations=2), error=NotConverged)
     refuses("no attacker sees", lambda: trust_optimal(run, scheme, TrustModel.from_masks(name="blind", release="none")))
 
 

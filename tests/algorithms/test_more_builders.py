@@ -336,7 +336,7 @@ def test_a_kind_that_is_none_is_refused():
     solved = optimal_kronecker(LINE, SCHEME)
     for change in ({"kind": "other"}, {"kind": "per-mode"}, {"space": None}, {"directions": np.eye(4)}):
         refuses("is one of kronecker, per-mode, joint", dataclasses.replace, solved, **change)
-    refuses(".", lambda: dataclasses.replace(solved, status="stopped").require_converged(1e-4), error=NotConverged)
+    refuses(None, lambda: dataclasses.replace(solved, status="stopped").require_converged(1e-4), error=NotConverged)
 
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)

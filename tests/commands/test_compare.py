@@ -11,7 +11,7 @@ import re
 import joblib
 import numpy as np
 import pytest
-from finished_runs import step_frame
+from finished_runs import content, step_frame
 from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
 from mfdl import Cyclic, Privacy, algorithms, calibrate, data, graphs, privacy, replay, tasks, trust
@@ -48,10 +48,6 @@ def compare(out, *arguments):
     with contextlib.redirect_stdout(output):
         assert main(["compare", *SMALL, "--out", str(out), "--json", *arguments]) == 0
     return json.loads(output.getvalue())
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def strict_json(path):
@@ -257,7 +253,7 @@ class StopAfter:
 
 @pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
-    refuses(".", lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
+    refuses(None, lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]

@@ -223,7 +223,7 @@ def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch)
     plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names)
     assert ([planned.design.name for planned in plan.designs], plan.left_out) == (names[:1], tuple(names[1:]))
     assert solved == ["mafalda"]  # once for both
-    refuses(".", mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=names[1:], error=NotConverged)
+    refuses(None, mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=names[1:], error=NotConverged)
 
 
 def test_the_folder_holds_the_rows_and_the_picture(tmp_path):

@@ -138,7 +138,7 @@ def test_status_of_a_sweep_that_was_stopped(tmp_path, capsys):
         if len(list((tmp_path / "cells").glob("*.json"))) == 3:
             raise KeyboardInterrupt
 
-    refuses(".", mfdl.sweep, out=tmp_path, progress=stop, **options, error=KeyboardInterrupt)
+    refuses(None, mfdl.sweep, out=tmp_path, progress=stop, **options, error=KeyboardInterrupt)
     assert main(["sweep", "--status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("8 cells: 3 finished, 0 failed, 5 missing.")
     steps = []

@@ -73,7 +73,7 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
             return real(*args)
 
         monkeypatch.setattr(files.os, name, crash)
-    refuses(".", save, tmp_path, 1 if same_step else 2, 0.2, error=KeyboardInterrupt)
+    refuses(None, save, tmp_path, 1 if same_step else 2, 0.2, error=KeyboardInterrupt)
     monkeypatch.undo()
     loaded = checkpoint.load(tmp_path)
     assert loaded.step == 1
