@@ -87,9 +87,7 @@ def test_a_single_node_keeps_everything():
         assert W.spectral_gap == 1.0
 
 
-@pytest.mark.parametrize(
-    "build", [gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G)]
-)
+@each("build", gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G))
 def test_builders_refuse_a_disconnected_graph(build):
     refuses("not connected: 2 components, the largest", build, nx.Graph([(0, 1), (2, 3)]))
 

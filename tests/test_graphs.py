@@ -260,9 +260,7 @@ def test_loading_twice_changes_nothing():
     assert list(once) == list(twice) == ["b", "a"]
 
 
-@pytest.mark.parametrize(
-    ("edges", "labels"), [([(8, 9), (5, 1), (1, 7), (4, 2)], (1, 5, 7)), (["zy", "ab"], ("z", "y"))]
-)
+@each("edges, labels", ([(8, 9), (5, 1), (1, 7), (4, 2)], (1, 5, 7)), (["zy", "ab"], ("z", "y")))
 def test_largest_component_is_kept_in_order_and_the_first_wins_a_tie(edges, labels):
     component = graphs.load(nx.Graph(edges), largest_component=True)
     assert graphs.labels(component) == tuple(component) == labels
@@ -341,9 +339,7 @@ def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, 
     refuses("looks like a header", graphs.load_sparse, path)
 
 
-@pytest.mark.parametrize(
-    "text", ["from,to\nto,back\n", "a,b\nb,c\n", "a,b\n", "from,1\n1,2\n", "x.example,y.example\n1,x.example\n"]
-)
+@each("text", "from,to\nto,back\n", "a,b\nb,c\n", "a,b\n", "from,1\n1,2\n", "x.example,y.example\n1,x.example\n")
 def test_labels_in_words_stay_edges(tmp_path, text):
     path = tmp_path / "edges.csv"
     path.write_text(text)

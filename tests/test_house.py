@@ -6,6 +6,7 @@ from pathlib import Path
 
 import house
 import pytest
+from vocabulary import each
 
 FILES = {
     "mfdl/__init__.py": "",
@@ -79,9 +80,7 @@ print(sum(len(open(module.__file__, encoding="utf-8").readlines()) for module in
 """
 
 
-@pytest.mark.parametrize(
-    ("asked", "lines"), [("import mfdl.trust", 12_000), (ACCOUNT, 27_500)], ids=["trust", "account"]
-)
+@each("asked, lines", ("import mfdl.trust", 12_000), (ACCOUNT, 27_500), ids=["trust", "account"])
 def test_a_trust_model_and_its_account_load_a_part_of_the_library(asked, lines):
     done = subprocess.run([sys.executable, "-c", asked + REACH], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= lines

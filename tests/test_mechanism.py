@@ -251,9 +251,7 @@ def test_user_level_needs_every_step(participation):
     assert_allclose(again.mu, math.sqrt(6), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "participation", [EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4)]
-)
+@each("participation", EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4))
 def test_every_step_is_a_set_of_steps_and_no_name(participation):
     calibrated = calibrate(algorithms.dp_dsgd(DYN, participation), Privacy(unit="user", **CIRCUMSTANCES), mu=1.0)
     assert_allclose(calibrated.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out

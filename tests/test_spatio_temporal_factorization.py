@@ -182,9 +182,7 @@ def test_the_average_of_the_models_counts():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("graph", "scheme"), [("path:n=2", Cyclic(1, 1)), ("path:n=2", Single(3)), (None, Cyclic(2, 2))]
-)
+@each("graph, scheme", ("path:n=2", Cyclic(1, 1)), ("path:n=2", Single(3)), (None, Cyclic(2, 2)))
 def test_smallest_cases(kind, graph, scheme):
     """One step; one record for every step; one node, where all forms are one encoder."""
     W = gossip.from_array(np.eye(1)) if graph is None else half_lazy(graph)
@@ -331,9 +329,7 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("kind", "groups", "q"), [*((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)]
-)
+@each("kind, groups, q", *((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1))
 def test_files_keep_everything(written, kind, groups, q):
     solution, path = written(kind, groups, q)
     loaded = factorization.load(path).factorization

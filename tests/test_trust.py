@@ -197,9 +197,7 @@ def test_masks_of_all_shapes():
 
 
 @pytest.mark.parametrize("name", ["seen", "known_gradients", "known_noise"])
-@pytest.mark.parametrize(
-    "bad", [np.ones(3, dtype=bool), np.ones((3, 4), dtype=bool), np.ones(4), np.ones((1, 4), dtype=bool), True]
-)
+@each("bad", np.ones(3, dtype=bool), np.ones((3, 4), dtype=bool), np.ones(4), np.ones((1, 4), dtype=bool), True)
 def test_masks_of_the_wrong_shape_or_type(name, bad):
     refuses(f"{name} must be a boolean mask", lambda: FROM_MASKS(**{name: bad}).view(DP))
 

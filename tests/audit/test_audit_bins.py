@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from scipy import stats
-from vocabulary import dynamics_on, given, st
+from vocabulary import dynamics_on, each, given, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, InvalidInput, Losses, NoiseKey, Privacy, audit, calibrate, graphs, trust
@@ -118,9 +118,7 @@ class Exact:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epochs", "adjacency", "ways"), [(2, "zero-out", ("kept", "lost")), (3, "replace-one", ("replaced",))]
-)
+@each("epochs, adjacency, ways", (2, "zero-out", ("kept", "lost")), (3, "replace-one", ("replaced",)))
 def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, ways):
     """The very curve of the canary, at a level of a half: more than the limit once in a thousand such tests."""
     level, audits = 0.5, 100

@@ -181,9 +181,7 @@ class TestNoise:
         assert answer["worst_mu_adaptive"] == pytest.approx(0.5)
         assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) * 2)
 
-    @pytest.mark.parametrize(
-        "options", [["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"]]
-    )
+    @each("options", ["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"])
     def test_no_noise_is_infinite_and_no_error(self, options, capsys, tmp_path):
         answer = account(capsys, *SMALL, *options, "--out", str(tmp_path))
         assert answer["noise_std"] == 0.0

@@ -21,9 +21,8 @@ CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 
 # Spectra
-@pytest.mark.parametrize(
-    ("text", "eigenvalues"),
-    [("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])],
+@each(
+    "text, eigenvalues", ("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])
 )
 def test_power_laws(text, eigenvalues):
     curvature = Curvature.parse(text)

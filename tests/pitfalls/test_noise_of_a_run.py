@@ -181,9 +181,7 @@ def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()}]
-)
+@each("arguments", {}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()})
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
     run = replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
     assert not any(seed_run.seeded_noise for seed_run in run.seeds)

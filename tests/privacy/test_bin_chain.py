@@ -12,7 +12,7 @@ import pytest
 from _privacy import applied
 from drawn_encoders import banded, buffered, inverse, toeplitz
 from numpy.testing import assert_allclose
-from vocabulary import dynamics_on, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 from mfdl import BallsInBins, Dynamics, account, algorithms, gossip, trust
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
@@ -143,9 +143,7 @@ def test_no_chain_is_sought_where_the_hull_is_as_close():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("multiplier", "adjacency"), [(0.4, "zero-out"), (1.2, "zero-out"), (3.0, "zero-out"), (1.2, "replace-one")]
-)
+@each("multiplier, adjacency", (0.4, "zero-out"), (1.2, "zero-out"), (3.0, "zero-out"), (1.2, "replace-one"))
 def test_of_decaying_correlation_epsilon_is_within_two_percent_of_samples(multiplier, adjacency):
     M = encoder_gram(64, 16, 0.5)
     M /= M.diagonal().max()

@@ -377,9 +377,8 @@ RING = dynamics_on("ring:n=4", 0.5)
 BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
+@each(
+    "change", {"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
     losses = Losses.of(BINS, Privacy(trust.LDP(), **ZERO_OUT))

@@ -98,9 +98,7 @@ def test_one_class_has_a_closed_form(problem):
     assert_allclose(solved.objective, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("B", "labels"), [([2.0, 3.0, 3.0, 1.0, 0.0], [2, 3, 1, 0, 1]), ([3.0, 0.0, 0.0, -3.0, 3.0], [3, 3, 1, 2, 0])]
-)
+@each("B, labels", ([2.0, 3.0, 3.0, 1.0, 0.0], [2, 3, 1, 0, 1]), ([3.0, 0.0, 0.0, -3.0, 3.0], [3, 3, 1, 2, 0]))
 def test_rank_one_and_a_little_reaches_the_tolerance(B, labels):
     # X is ill-conditioned: rounding ended the search at gap 1.05e-7, as the bound lost the error in X, not its square
     H = np.outer(B, B) + 0.01 * np.eye(5)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, slow_means, slow_sums
-from vocabulary import given, refuses, st
+from vocabulary import each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.dynamics import schedule
@@ -108,9 +108,7 @@ def test_runs_of_different_clips_share_no_noise_and_no_checkpoint(tmp_path):
     assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
 
 
-@pytest.mark.parametrize(
-    "clips", [[], [1.0] * 3, [1.0, 1, 0, 1], [1.0, 1, -1, 1], [1.0, 1, 1e-7, 1], [1, 1, np.nan, 1]]
-)
+@each("clips", [], [1.0] * 3, [1.0, 1, 0, 1], [1.0, 1, -1, 1], [1.0, 1, 1e-7, 1], [1, 1, np.nan, 1])
 def test_clips_that_mean_nothing_are_refused(clips):
     refuses("clip_schedule must", lambda: replay(mechanism(0.1), classes(), seeds=[0], clip_schedule=clips))
 

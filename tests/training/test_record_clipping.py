@@ -282,9 +282,7 @@ def test_convolutions_of_images(factored, name):
     _require_slow_sums(instance)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"}]
-)
+@each("settings", {}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"})
 def test_convolutions_of_series(factored, settings):
     """Of each record two batches of three series of seven numbers."""
 

@@ -204,9 +204,7 @@ def test_normalised_steps_have_length_one_and_nesterov_is_that_of_torch():
     assert_allclose(ours, parameter.detach(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("dp-dsgd", "rms:0.5:0"), ("dp-dsgd", "messages:0.5:0"), ("mafalda", "rms:0.5:0")]
-)
+@each("name, text", ("dp-dsgd", "rms:0.5:0"), ("dp-dsgd", "messages:0.5:0"), ("mafalda", "rms:0.5:0"))
 def test_what_noise_adds_to_second_moments_is_taken_off(name, text):
     """Unbiased: by the mean over many coordinates, alike, within six standard errors."""
     facts, algorithm = facts_of(2.0, name)
