@@ -1,7 +1,5 @@
 """The data folder: fetching with checksum from a local server, and what happens when that fails."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

@@ -1,7 +1,5 @@
 """Dynamics, error weights and schedules: where step sizes live, and which losses they change."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

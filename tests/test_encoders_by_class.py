@@ -1,7 +1,5 @@
 """Encoders by class of nodes, and noise from seeds in groups: orderings, sensitivities, what holders learn."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

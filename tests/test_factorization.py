@@ -1,7 +1,5 @@
 """From graph and participation to an encoder and a file: totals, the largest error, published numbers, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gossip matrices: the weights of the builders, the properties they report, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 

@@ -1,7 +1,5 @@
 """Named graphs, edge-list files, label order, and what a bad request is told."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """Models that see linear combinations of messages, and `gossip.average` in a loop of one's own."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """`optimize`: budgets by pair, seeds, symmetries, what is gained, and what leaving nodes and float32 messages cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import itertools

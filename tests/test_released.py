@@ -1,7 +1,5 @@
 """Released models: a linear map of the trajectory in view, error and training, and what is refused of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

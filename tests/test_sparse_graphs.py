@@ -1,7 +1,5 @@
 """Graphs as arrays, and as names in every public function that takes one."""
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 from typing import Any

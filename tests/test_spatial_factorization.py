@@ -1,7 +1,5 @@
 """Covariances over nodes: known spectra, certified optima, the pairwise family, seed groups, files, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

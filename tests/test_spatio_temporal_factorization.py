@@ -1,7 +1,5 @@
 """Factorizations over steps and nodes: what a richer form saves, figures of small runs, files, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Trust models as masks, by hand on small graphs, and noise that is optimal for each of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

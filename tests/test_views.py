@@ -1,7 +1,5 @@
 """Views from arrays, sparse matrices and operators: what is known in them, their rows, and their A, B and C."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From an encoder in any form to a mechanism that trains: one call, the right holders, certified families."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Builders by name and by definition: Muffliato, DECOR, node covariances, Zip-DL, noise over steps and nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

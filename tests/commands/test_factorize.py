@@ -1,7 +1,5 @@
 """`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps; `--curvature` of the commands."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

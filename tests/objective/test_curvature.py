@@ -1,7 +1,5 @@
 """Curvature and error weights in the objective: by text and by file, the recursion simulated, what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

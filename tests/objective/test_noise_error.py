@@ -1,7 +1,5 @@
 """Noise in the models of every builder: against the operators written out and the definition by hand, and estimated."""
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Every form of H against a run of the recursion and dense workloads; the spectral measure against eigenvalues."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc

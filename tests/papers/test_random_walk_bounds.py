@@ -1,7 +1,5 @@
 """Random walks, Algorithm 3 and Zip-DL as published, against fractions, all walks and matrices written out."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

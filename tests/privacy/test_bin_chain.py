@@ -1,7 +1,5 @@
 """Chains above M, balls-in-bins over nodes and structured encoders: never below quadrature, samples and the dense M."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The dense solver: feasible, causal, optimal against cvxpy and closed forms, at the ends of the float range too."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Products over time and nodes, and an encoder per direction: bounds, the reference value, the size limit."""
 
-from __future__ import annotations
-
 import re
 
 import cvxpy as cp

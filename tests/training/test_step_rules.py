@@ -1,7 +1,5 @@
 """Step rules and preconditioners: everything sent is a function of the privatised gradients; refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
