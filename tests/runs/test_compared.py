@@ -17,9 +17,8 @@ from hypothesis.extra import numpy as numbers
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Privacy, algorithms, trust
+from mfdl import Cyclic, InvalidInput, Privacy, algorithms, trust
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store, load_steps
 from mfdl.runs.budget_plots import points

@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import Dynamics, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks, trust
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks, trust
 from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.pictures.style import write_figure
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs import privacy_plots as pictures
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
 from mfdl.runs.rendering import plot_comparison

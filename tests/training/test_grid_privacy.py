@@ -15,13 +15,12 @@ from scipy import special
 from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Mechanism, Privacy, algorithms, calibrate, trust
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, InvalidInput, Mechanism, NoiseKey, Privacy, algorithms, calibrate, trust
 from mfdl.noise import IndependentNoise, LocalNoise
 from mfdl.training import rounded_normals
 from mfdl.training.clipping import clipped_rows
 from mfdl.training.grid_sums import GridSums
-from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.keys import normals
 from mfdl.training.rounded_normals import RoundedNormals, rounded, upper_tail
 from mfdl.training.shared_randomness import HolderKeys
 
