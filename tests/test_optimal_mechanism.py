@@ -244,8 +244,7 @@ def test_momentum_takes_mafalda_and_secret_batches_are_refused():
     with pytest.raises(UnsupportedMechanism, match="momentum"):
         _ = mechanism.gain
     for scheme in (mfdl.PoissonSampling(0.1, 3), mfdl.BallsInBins(epochs=1, bins=3)):
-        with pytest.raises(UnsupportedMechanism, match="Cyclic"):
-            optimized(dynamics(), scheme, mu=None, epsilon=1.0, delta=1e-5)
+        unsupported("Cyclic", optimized, dynamics(), scheme, mu=None, epsilon=1.0, delta=1e-5)
 
 
 def test_budgets_by_pair_have_no_records_of_several_owners():

@@ -202,8 +202,7 @@ def test_smallest_cases(kind, graph, scheme):
 def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     star = gossip.uniform("star:n=3")
     for dynamics in (Dynamics(star), Dynamics(gossip.sequence([PATH.gossip, gossip.metropolis_hastings("ring:n=4")]))):
-        with pytest.raises(UnsupportedMechanism, match=r"modes of one symmetric gossip matrix.*joint for small"):
-            KINDS[kind](dynamics, SCHEME)
+        unsupported("modes of one symmetric gossip matrix.*joint", KINDS[kind], dynamics, SCHEME)
     some = ErrorWeights("all", [1, 0, 0, 0])
     unsupported("couples the modes.*use", lambda: KINDS[kind](PATH, SCHEME, weights=some))
     for dynamics, weights in ((Dynamics(star), ErrorWeights()), (PATH, some)):

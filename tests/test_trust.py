@@ -122,8 +122,7 @@ def test_not_applicable_is_no_way_to_hide_released_models():
     assert trust.PNDP([0]).view(DP, 1, release="not applicable").release == "all"
     assert Silent([0]).view(DP, 1).release == "all"
     for bad in ("some", "ALL", ""):
-        with pytest.raises(InvalidInput, match="release must be one of"):
-            trust.PNDP([0]).view(DP, 1, release=bad)
+        refuses("release must be one of", trust.PNDP([0]).view, DP, 1, release=bad)
 
 
 # ---- nodes --------------------------------------------------------------------------------------------------------

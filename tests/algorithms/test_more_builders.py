@@ -78,8 +78,7 @@ def test_gossip_rounds_may_come_with_the_dynamics():
     by_name = algorithms.build("muffliato", Dynamics(RING), EveryStep(2), gossip_rounds=3)
     assert by_dynamics.content_hash == by_name.content_hash
     for rounds in (0, -1, 1.5):
-        with pytest.raises(InvalidInput, match="gossip_rounds"):
-            algorithms.muffliato(Dynamics(RING), EveryStep(2), gossip_rounds=rounds)
+        refuses("gossip_rounds", algorithms.muffliato, Dynamics(RING), EveryStep(2), gossip_rounds=rounds)
 
 
 # ---- DECOR ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, 
 
 import mfdl
 from mfdl import Privacy, account, algorithms, privacy, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import InvalidInput
 from mfdl.noise import CausalNoise, JointNoise, StepNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
 from mfdl.privacy import Owners, attacking_sets, sensitivity_by_victim
@@ -104,8 +104,7 @@ def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_m
         assert joint.bound == "exact"
     differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
     ask = {"victims": [(0, 1)], "owners": Owners(same_steps=True)}
-    with pytest.raises(InvalidInput, match=r"same_steps needs one participation of all owners .* nodes 0, 1"):
-        privacy.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask)
+    refuses("same_steps", lambda: privacy.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask))
 
 
 def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
@@ -254,10 +253,8 @@ def test_owners_that_make_no_sense_are_refused(given, why):
 
 def test_secret_batches_and_too_many_groups_are_refused():
     bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
-    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        account(bins, Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
-    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)])
+    unsupported("public batches", lambda: account(bins, Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0))
+    unsupported("public batches alone", lambda: mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)]))
     large = algorithms.dp_dsgd(dynamics_on("ring:n=200"), EveryStep(1))
     unsupported("19900 groups", lambda: account(large, Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0))
 

@@ -381,8 +381,7 @@ def test_the_module_of_a_run_computes_as_before_and_guarantees_are_the_same():
 def test_what_no_quantile_can_be_of_is_refused():
     unsupported("at user level", lambda: replay(followed(unit="user"), classes(), seeds=[0], clipping="quantile"))
     for text in ("quantile:0", "quantile:1", "quantile:0.5:1"):
-        with pytest.raises(InvalidInput, match="strictly between 0 and 1"):
-            replay(followed(), classes(), seeds=[0], clipping=text)
+        refuses("strictly between 0 and 1", replay, followed(), classes(), seeds=[0], clipping=text)
     module = torch.nn.Linear(2, 1)
     optimizer, key = torch.optim.SGD(module.parameters(), 1.0), mfdl.NoiseKey.from_seed(0)
     with pytest.raises(UnsupportedMechanism, match=r"train by mfdl\.replay"):

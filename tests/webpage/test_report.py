@@ -202,8 +202,7 @@ def test_what_cannot_be_built_again_is_left_out_with_the_reason(records):
         ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates base noise std"),
         ({"mechanism": "file:gone.npz"}, "could not be rebuilt"),
     ):
-        with pytest.raises(rebuilt.LeftOut, match=reason):
-            rebuilt.rebuilt({**records[1], **change}, Shared())
+        refuses(reason, rebuilt.rebuilt, {**records[1], **change}, Shared(), error=rebuilt.LeftOut)
 
 
 def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys):
