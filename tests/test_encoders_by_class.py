@@ -227,13 +227,9 @@ def test_a_class_that_stops_early_says_so():
         factorize_classes(FLORENTINE, Cyclic(2, 4), tolerance=1e-12, max_iterations=1)
     calls = []
     stopped = factorize_classes(
-        FLORENTINE,
-        Cyclic(2, 4),
-        tolerance=1e-12,
-        max_iterations=1,
-        allow_stopped=True,
+        FLORENTINE, Cyclic(2, 4), tolerance=1e-12, max_iterations=1, allow_stopped=True,
         progress=lambda: calls.append(1),
-    )
+    )  # fmt: skip
     assert stopped.status == "stopped"
     assert len(calls) == len(stopped.nodes) == 5
     assert stopped.lower_bound <= stopped.objective

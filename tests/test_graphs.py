@@ -22,18 +22,12 @@ def write(path: Path, text: str | bytes) -> Path:
 # Named graphs
 @each(
     "spec, reference",
-    ("ring:n=7", nx.cycle_graph(7)),
-    ("path:n=5", nx.path_graph(5)),
-    ("star:n=6", nx.star_graph(5)),
-    ("complete:n=5", nx.complete_graph(5)),
-    ("torus:rows=3,cols=4", nx.grid_2d_graph(3, 4, periodic=True)),
-    ("torus:rows=2,cols=3", nx.grid_2d_graph(2, 3, periodic=True)),
-    ("hypercube:dim=4", nx.hypercube_graph(4)),
-    ("ring:n=2", nx.path_graph(2)),
-    ("ring:n=1", nx.empty_graph(1)),
-    ("torus:n=1", nx.empty_graph(1)),
+    ("ring:n=7", nx.cycle_graph(7)), ("path:n=5", nx.path_graph(5)), ("star:n=6", nx.star_graph(5)),
+    ("complete:n=5", nx.complete_graph(5)), ("torus:rows=3,cols=4", nx.grid_2d_graph(3, 4, periodic=True)),
+    ("torus:rows=2,cols=3", nx.grid_2d_graph(2, 3, periodic=True)), ("hypercube:dim=4", nx.hypercube_graph(4)),
+    ("ring:n=2", nx.path_graph(2)), ("ring:n=1", nx.empty_graph(1)), ("torus:n=1", nx.empty_graph(1)),
     ("hypercube:dim=0", nx.empty_graph(1)),
-)
+)  # fmt: skip
 def test_named_graphs_are_those_of_networkx(spec, reference):
     G = graphs.load(spec)
     assert nx.is_isomorphic(G, reference)
@@ -323,13 +317,9 @@ def test_nodes_are_found_by_label_text_and_index():
 
 @each(
     "text",
-    "from,to\n1,2\n2,3\n",
-    "# a comment\nnode_1 node_2\n1 2\n2 3\n",
-    "id_1,id_2,weight\n1,2,1\n2,3,1\n",
-    "a,b\n1,2\n2,3\n",
-    "From,To\nAnn,Bob\nBob,Cid\n",
-    "src\tdst\nAnn\tBob\nBob\tCid\n",
-)
+    "from,to\n1,2\n2,3\n", "# a comment\nnode_1 node_2\n1 2\n2 3\n", "id_1,id_2,weight\n1,2,1\n2,3,1\n",
+    "a,b\n1,2\n2,3\n", "From,To\nAnn,Bob\nBob,Cid\n", "src\tdst\nAnn\tBob\nBob\tCid\n",
+)  # fmt: skip
 def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, text):
     path = tmp_path / "edges.csv"
     path.write_text(text)

@@ -171,12 +171,9 @@ def test_who_stays_loses_more_without_the_noise_of_a_node_that_left():
         seen = PNDP([f"#{attacker}"]).knowledge(algorithm, left).seen.copy()
         seen[1:, left] = False
         trust = TrustModel.from_masks(
-            seen=seen,
-            known_gradients=np.arange(n) == attacker,
-            attackers=[f"#{attacker}"],
-            release="none",
+            seen=seen, known_gradients=np.arange(n) == attacker, attackers=[f"#{attacker}"], release="none",
             name="stays",
-        )
+        )  # fmt: skip
         losses = mfdl.losses(algorithm, privacy(trust), progress=False)
         mu |= {(v, attacker): curve.mu for v, curve in losses.curves(1.0).items()}
     assert max(value for (v, _), value in mu.items() if v == left) == pytest.approx(0.79, abs=0.01)

@@ -64,19 +64,16 @@ def message(step=5, sequence=0, *, kind=MESSAGE, run_id=RUN, sender=PEER, round=
     "data, words",
     (message()[:20], "malformed frame: it ends after 20 bytes"),
     (message()[:-1], "malformed frame: it ends after 6 bytes"),
-    (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"),
-    (b"", "node 3 closed the connection"),
+    (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"), (b"", "node 3 closed the connection"),
     (message(body=bytes(65)), "oversized frame: 65 bytes, at most 64"),
     (message(run_id=b"s" * 32), "of another run, 7373737373737373 and not 7272727272727272"),
     (message(sender=2), "connection to node 3 says that node 2"),
     (message(sequence=1), "frame 1 where 0 comes next: it is reordered, or one before it is lost"),
     (message(step=4), "message of step 4, round 0, where a message of step 5, round 0 comes next"),
-    (message(step=6), "message of step 6"),
-    (message(round=1), "of step 5, round 1"),
-    (message(kind=DONE), "sent a done of step 5"),
-    (message(kind=200), "sent a kind 200"),
+    (message(step=6), "message of step 6"), (message(round=1), "of step 5, round 1"),
+    (message(kind=DONE), "sent a done of step 5"), (message(kind=200), "sent a kind 200"),
     (None, "said nothing for 0.01 seconds"),
-)
+)  # fmt: skip
 def test_a_frame_that_is_not_the_next_one_is_refused_in_words_and_the_connection_closed(data, words):
     refuses(words, received, data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0, error=Refused)
 
@@ -415,13 +412,9 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
     command = [sys.executable, "-m", "experiments.real_nodes", "--mechanism", name, "--steps", "16", "--out"]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "solvers")])
     done = subprocess.run(
-        [*command, str(tmp_path), "--kill", "2@9"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+        [*command, str(tmp_path), "--kill", "2@9"], cwd=ROOT, env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = json.loads((tmp_path / "audit.json").read_text())
     assert loaded["starts"] == 2

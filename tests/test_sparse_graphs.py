@@ -59,18 +59,9 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
 
 @each(
     "text",
-    "1,2\n",
-    "a b\n",
-    "1 2 3\n",
-    "1 2\n3\n",
-    "1\n2\n",
-    "1 2 3\n4\n",
-    "01 2\n",
-    "# 1\n1 2\n",
-    "-1 2\n",
-    "",
+    "1,2\n", "a b\n", "1 2 3\n", "1 2\n3\n", "1\n2\n", "1 2 3\n4\n", "01 2\n", "# 1\n1 2\n", "-1 2\n", "",
     "9" * 19 + " 1\n",
-)
+)  # fmt: skip
 def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text(text)

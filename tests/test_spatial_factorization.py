@@ -261,20 +261,14 @@ def test_where_no_seed_helps_private_noise_is_all(graph):
 
 @each(
     "more, text",
-    ({"coalition_size": 15}, "below the number of nodes, 15"),
-    ({"coalition_size": -1}, "coalition_size"),
-    ({"groups": [[0, 15]]}, "indices below 15, got 15"),
-    ({"groups": [[]]}, "at least one node"),
-    ({"groups": [[1, 1]]}, "distinct nodes"),
-    ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
-    ({"tolerance": -1.0}, "tolerance"),
-    ({"horizon": 0}, "horizon"),
-    ({"max_iterations": 0}, "max_iterations"),
-    ({"method": "simplex"}, "method"),
-    ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
+    ({"coalition_size": 15}, "below the number of nodes, 15"), ({"coalition_size": -1}, "coalition_size"),
+    ({"groups": [[0, 15]]}, "indices below 15, got 15"), ({"groups": [[]]}, "at least one node"),
+    ({"groups": [[1, 1]]}, "distinct nodes"), ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
+    ({"tolerance": -1.0}, "tolerance"), ({"horizon": 0}, "horizon"), ({"max_iterations": 0}, "max_iterations"),
+    ({"method": "simplex"}, "method"), ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
     ({"groups": [list(range(15))], "coalition_size": 1, "private": False}, r"coalition \{Acciaiuoli\} knows every"),
     ({"groups": [list(range(15))], "method": "simplex"}, "method"),
-)
+)  # fmt: skip
 def test_bad_input_is_refused(more, text):
     refuses(text, optimal_covariance, FLORENTINE, **more)
 

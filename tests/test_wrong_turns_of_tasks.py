@@ -129,16 +129,13 @@ WORKS = {
     "a module that is there": lambda: same(task(), task(build_module=functools.partial(copy.deepcopy, linear()))),
     "squares for numbers": lambda: (
         task(
-            kind="regression",
-            build_module=lambda: nn.Sequential(linear(1), nn.Flatten(0)),
-            loss=nn.MSELoss(),
-            targets=y * 1.0,
-            test_targets=y * 1.0,
+            kind="regression", build_module=lambda: nn.Sequential(linear(1), nn.Flatten(0)), loss=nn.MSELoss(),
+            targets=y * 1.0, test_targets=y * 1.0,
         ).num_nodes
         == 4
     ),
     "a loss with its own reduction": lambda: task(loss=nn.CrossEntropyLoss(reduction="sum")).num_nodes == 4,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -188,13 +185,10 @@ def test_a_setting_that_is_rarely_meant_is_a_warning_with_the_way_out(name):
     lambda: mfdl.Dynamics(mfdl.gossip.from_array(np.eye(1))),
     lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, W])),
     lambda: mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1, momentum=0.99), P),
-    lambda: mfdl.algorithms.bsr(D, P, bandwidth=6),
-    lambda: mfdl.algorithms.bisr(D, P),
-    lambda: maps(1.0),
+    lambda: mfdl.algorithms.bsr(D, P, bandwidth=6), lambda: mfdl.algorithms.bisr(D, P), lambda: maps(1.0),
     lambda: mfdl.algorithms.gradient_tracking(mfdl.Dynamics(W, 0.1), P),
-    lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P),
-    lambda: mfdl.algorithms.delayed_dsgd(D, P),
+    lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P), lambda: mfdl.algorithms.delayed_dsgd(D, P),
     lambda: mfdl.algorithms.two_hop_dsgd(D, P),
-)
+)  # fmt: skip
 def test_no_false_alarm(call):
     call()

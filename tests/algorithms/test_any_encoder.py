@@ -38,15 +38,11 @@ def full_blocks(seed=0):
 
 @each(
     "form",
-    C.tolist(),
-    sp.csr_array(C),
-    aslinearoperator(C),
-    np.stack([C] * N),
-    np.kron(C, np.eye(N)),
+    C.tolist(), sp.csr_array(C), aslinearoperator(C), np.stack([C] * N), np.kron(C, np.eye(N)),
     sp.csr_array(np.kron(C, np.eye(N))),
     factorization.evaluate(factorization.problem(DYNAMICS, SCHEME), C, lower_bound=0.0),
     ids=["list", "sparse", "operator", "per node", "joint", "sparse joint", "evaluated"],
-)
+)  # fmt: skip
 def test_one_encoder_in_any_form_is_one_mechanism(form):
     usual = mfdl.calibrate(algorithms.mf_dsgd(DYNAMICS, SCHEME, C), about(mfdl.trust.LDP()), mu=1.0)
     given_form = calibrated(form, mfdl.trust.LDP())

@@ -141,13 +141,10 @@ def test_groups_hold_the_seed():
 
 @each(
     "R, text",
-    (np.eye(3), "4 x 4"),
-    (np.arange(16.0).reshape(4, 4), "symmetric"),
-    (np.diag([1.0, 1.0, 1.0, -0.1]), "positive semidefinite"),
-    (np.zeros((4, 4)), "not zero"),
-    (np.full((4, 4), np.nan), "finite"),
-    (np.ones(4), "covariance"),
-)
+    (np.eye(3), "4 x 4"), (np.arange(16.0).reshape(4, 4), "symmetric"),
+    (np.diag([1.0, 1.0, 1.0, -0.1]), "positive semidefinite"), (np.zeros((4, 4)), "not zero"),
+    (np.full((4, 4), np.nan), "finite"), (np.ones(4), "covariance"),
+)  # fmt: skip
 def test_a_bad_covariance_is_refused(R, text):
     refuses(text, lambda: algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R))
 

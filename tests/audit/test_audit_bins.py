@@ -123,15 +123,9 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, wa
     """The very curve of the canary, at a level of a half: more than the limit once in a thousand such tests."""
     level, audits = 0.5, 100
     settings = AuditSettings(
-        mafalda(epochs, 2),
-        trust=LDP,
-        adjacency=adjacency,
-        clip_norm=1.0,
-        noise_std=1.5,
-        trials=400,
-        victim=0,
+        mafalda(epochs, 2), trust=LDP, adjacency=adjacency, clip_norm=1.0, noise_std=1.5, trials=400, victim=0,
         level=level,
-    )
+    )  # fmt: skip
     attack, refuted = BinsAttack(settings), 0
     canary = attack.candidates([0])[1]
     claim = AuditedClaim((Exact(whitened(canary, settings.circumstances, bins_seen=False)[1], ways),))

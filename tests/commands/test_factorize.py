@@ -43,12 +43,9 @@ def factorize(capsys, *arguments, code=0):
 
 @each(
     "mechanism, status",
-    ("mafalda", "optimal"),
-    ("mafalda-classes", "optimal"),
-    ("mafalda-l", "optimal"),
-    ("d-mf", "fixed"),
+    ("mafalda", "optimal"), ("mafalda-classes", "optimal"), ("mafalda-l", "optimal"), ("d-mf", "fixed"),
     ("bsr", "fixed"),
-)
+)  # fmt: skip
 def test_json_keys_and_certificate(mechanism, status, capsys):
     answer = factorize(capsys, "--mechanism", mechanism)
     assert set(answer) == TEMPORAL_KEYS

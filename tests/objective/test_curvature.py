@@ -250,13 +250,9 @@ def test_named_mechanisms_take_it():
 
 @each(
     "text, weights",
-    ("all", [1, 1, 1, 1]),
-    ("last", [0, 0, 0, 1]),
-    ("last:3", [0, 1, 1, 1]),
-    ("last:2:0.25", [0.25, 0.25, 1, 1]),
-    ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]),
-    ("released:average:2", [0, 0, 0.5, 0.5]),
-)
+    ("all", [1, 1, 1, 1]), ("last", [0, 0, 0, 1]), ("last:3", [0, 1, 1, 1]), ("last:2:0.25", [0.25, 0.25, 1, 1]),
+    ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]), ("released:average:2", [0, 0, 0.5, 0.5]),
+)  # fmt: skip
 def test_step_weights_by_name(text, weights):
     parsed = ErrorWeights.parse(text)
     assert_allclose(parsed.of_steps(4), weights)

@@ -185,15 +185,9 @@ def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_ar
     for count in (others + 1, others):
         module = module_at(task, data.initial_parameters[0])
         node = mfdl.PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0),
-            module,
-            mechanism,
-            node=0,
-            keys=KEY,
-            loss=squared,
-            batch_size=size,
-            publish=False,
-        )
+            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism, node=0, keys=KEY, loss=squared,
+            batch_size=size, publish=False,
+        )  # fmt: skip
         node.step(data.features[0, 0, :count], data.targets[0, 0, :count])
         moved.append(node.model.initial_row())
     shift = float((moved[0] - moved[1]).norm())

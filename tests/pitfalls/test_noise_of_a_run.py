@@ -166,12 +166,9 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
 # ---- runs to publish ------------------------------------------------------------------------------------------------
 @each(
     "arguments",
-    {"seeds": [0]},
-    {"seeds": [7, 8]},
-    {"key": NoiseKey.from_seed(3)},
-    {"seeds": [0], "key": NoiseKey.from_seed(3)},
+    {"seeds": [0]}, {"seeds": [7, 8]}, {"key": NoiseKey.from_seed(3)}, {"seeds": [0], "key": NoiseKey.from_seed(3)},
     {"key": NoiseKey.from_seed(3).derive("mine")},
-)
+)  # fmt: skip
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):
         replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)

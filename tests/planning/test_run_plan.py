@@ -56,18 +56,14 @@ def test_every_design_is_read_back(b, k, rounds, model, bins):
 
 @each(
     "text, words",
-    ("dp-dsgd", "needs b=NUMBER"),
-    ("dp-dsgd,b=2", "needs k=NUMBER"),
-    ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
+    ("dp-dsgd", "needs b=NUMBER"), ("dp-dsgd,b=2", "needs k=NUMBER"), ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
     ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
     ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
     ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
-    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
-    ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
+    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"), ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
     ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
-    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
-    ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
-)
+    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"), ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
+)  # fmt: skip
 def test_other_texts_are_refused_as_designs(text, words):
     refuses(words, Design.parse, text)
 

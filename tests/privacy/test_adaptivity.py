@@ -129,12 +129,9 @@ def test_the_row_space_test_is_exact(case):
     T, K = algorithm.num_steps, len(algorithm.rounds) // algorithm.num_steps
     W, free = algorithm.dynamics.gossip.at(0).dense(), ~case.known_gradients.ravel()
     messages, _ = gossip_messages(
-        algorithm.dynamics.gossip,
-        T,
-        gossip_rounds=K,
-        rate=algorithm.dynamics.learning_rate,
+        algorithm.dynamics.gossip, T, gossip_rounds=K, rate=algorithm.dynamics.learning_rate,
         divisors=algorithm.divisors.tolist(),
-    )
+    )  # fmt: skip
     unknown = np.ones(case.noising.shape[1])
     unknown[list(case.known_noise)] = 0
     view = np.hstack([case.A[:, free], case.B])

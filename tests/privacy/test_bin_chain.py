@@ -40,12 +40,9 @@ def chains(draw, least=2, most=5):
     shared = rng.uniform(0, 0.8, bins) * rng.choice([0, 1])
     carried = rng.uniform(0, 1.5, bins - 1) * rng.choice([0, 1], bins - 1) * rng.choice([0, 1])
     return BinChain(
-        tuple(shared),
-        tuple(rng.uniform(0.1, 0.9, bins)),
-        tuple(rng.uniform(0.01, 0.99, bins - 1)),
-        tuple(weights),
+        tuple(shared), tuple(rng.uniform(0.1, 0.9, bins)), tuple(rng.uniform(0.01, 0.99, bins - 1)), tuple(weights),
         tuple(carried),
-    )
+    )  # fmt: skip
 
 
 def sampled(M, way, epsilon, count, seed):

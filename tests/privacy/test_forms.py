@@ -293,17 +293,10 @@ def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negati
     seen = known | (W[known] != 0).any(axis=0)
     assume((seen & ~known).any() and not seen.all())
     part = PartlySeen(
-        weights=[sp.csr_array(W)] * T,
-        constant=True,
-        dense_otherwise=False,
-        rows=[np.flatnonzero(seen & ~known)] * T,
-        hidden_at=np.tile(~seen, (T, 1)),
-        unknown=~known,
-        scale=scale,
-        noise=IndependentNoise(T, n),
-        released=None,
+        weights=[sp.csr_array(W)] * T, constant=True, dense_otherwise=False, rows=[np.flatnonzero(seen & ~known)] * T,
+        hidden_at=np.tile(~seen, (T, 1)), unknown=~known, scale=scale, noise=IndependentNoise(T, n), released=None,
         released_steps=np.zeros(len(scale)),
-    )
+    )  # fmt: skip
     A = np.zeros((T, n, T, n))
     for s in range(T):
         for t in range(s, T):

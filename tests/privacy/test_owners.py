@@ -219,16 +219,10 @@ def test_named_groups_count_beside_the_nodes():
 
 @each(
     "accounted, declared, covered",
-    (1, 1, True),
-    (1, 2, False),
-    (2, 2, True),
-    (2, [(0, 3)], True),
-    (2, [(0, 1, 2)], False),
-    ([(0, 1, 2)], [(0, 2)], True),
-    ([(0, 1)], 2, False),
-    (Owners(2, same_steps=True), 2, False),
+    (1, 1, True), (1, 2, False), (2, 2, True), (2, [(0, 3)], True), (2, [(0, 1, 2)], False),
+    ([(0, 1, 2)], [(0, 2)], True), ([(0, 1)], 2, False), (Owners(2, same_steps=True), 2, False),
     (Owners(2, same_steps=True), 1, True),
-)
+)  # fmt: skip
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
     mechanism = mfdl.calibrate(PLAIN, Privacy(trust.LDP(), owners=accounted, **ZERO_OUT), mu=1.0)
     task = regression(record_owners=declared)

@@ -42,16 +42,9 @@ def task(slope=1.0):
     features = rng.normal(size=(40, 3)).astype(np.float32)
     targets = (slope * features.sum(axis=1)).astype(np.float32)
     return mfdl.tasks.from_module(
-        "slopes",
-        GRAPH,
-        kind="regression",
-        build_module=functools.partial(torch.nn.Linear, 3, 1),
-        loss=squared,
-        features=features[:32],
-        targets=targets[:32],
-        test_features=features[32:],
-        test_targets=targets[32:],
-    )
+        "slopes", GRAPH, kind="regression", build_module=functools.partial(torch.nn.Linear, 3, 1), loss=squared,
+        features=features[:32], targets=targets[:32], test_features=features[32:], test_targets=targets[32:],
+    )  # fmt: skip
 
 
 def two_bands(dynamics, participation):
@@ -161,21 +154,18 @@ class TestObjects:
     @each(
         "changed, message",
         ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
-        ({"task": "no-such"}, "no-such"),
-        ({"task": 3}, "task must be a Task"),
+        ({"task": "no-such"}, "no-such"), ({"task": 3}, "task must be a Task"),
         ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
         ({"partition": "uniform"}, "the task given has its own"),
         ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
         ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
         ({"gossip": np.eye(3)}, "one row per node of the graph"),
-        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
-        ({"mu": []}, "mu must hold at least one value"),
-        ({"mu": "much"}, "mu must be a number or several"),
-        ({"privacy": "ldp"}, "privacy must be a Privacy"),
+        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"), ({"mu": []}, "mu must hold at least one value"),
+        ({"mu": "much"}, "mu must be a number or several"), ({"privacy": "ldp"}, "privacy must be a Privacy"),
         ({"privacy": Privacy(owners=2, **ZERO_OUT)}, "a comparison takes no owners"),
         ({"privacy": Privacy(participation=Cyclic(3, 2), **ZERO_OUT)}, "privacy and the options both say epochs"),
         ids=itertools.count(),
-    )
+    )  # fmt: skip
     def test_what_cannot_be_compared_is_refused(self, tmp_path, changed, message):
         asked = {"mechanisms": ["dp-dsgd"], "graph": GRAPH, "task": task(), "privacy": PRIVACY, "mu": 1.0} | changed
         refuses(message, mfdl.compare, **asked, out=tmp_path / "out", **SMALL)

@@ -95,17 +95,9 @@ def test_a_node_on_a_grid_adds_whole_steps_of_normalised_gradients(unit):
     data, module = task.instance(0, 1, dtype=torch.float64), task.build_module().double()
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = mfdl.PrivateNode(
-        torch.optim.SGD(module.parameters(), 1.0),
-        module,
-        mechanism(unit, 1e-9),
-        node=1,
-        keys=mfdl.NoiseKey.from_seed(0),
-        loss=squared,
-        batch_size=1,
-        clipping="automatic",
-        grid=step,
-        publish=False,
-    )
+        torch.optim.SGD(module.parameters(), 1.0), module, mechanism(unit, 1e-9), node=1,
+        keys=mfdl.NoiseKey.from_seed(0), loss=squared, batch_size=1, clipping="automatic", grid=step, publish=False,
+    )  # fmt: skip
     node.step(data.features[1, 0], data.targets[1, 0])
     moved = start - torch.nn.utils.parameters_to_vector(module.parameters()).detach()
     expected = (slow_sums if unit == "record" else slow_means)(data, start.repeat(4, 1), 0, Automatic(CLIP))[1]

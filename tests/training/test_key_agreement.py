@@ -345,14 +345,9 @@ def test_any_changed_byte_is_seen():
 
 @each(
     "changed",
-    {"group": [0, 1]},
-    {"group": [0, 1, 2, 3]},
-    {"group": ["0", 0, 1, 2]},
-    {"run_id": "run 2"},
-    {"sender": 2},
-    {"receiver": 2},
-    {"sender": 1, "receiver": 0},
-)
+    {"group": [0, 1]}, {"group": [0, 1, 2, 3]}, {"group": ["0", 0, 1, 2]}, {"run_id": "run 2"}, {"sender": 2},
+    {"receiver": 2}, {"sender": 1, "receiver": 0},
+)  # fmt: skip
 def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
     sealed = seal_group_key(NoiseKey.from_entropy(), PAIR, **BOUND)
     for pair, bound in ((PAIR, BOUND | changed), (NoiseKey.from_entropy(), BOUND), (PAIR.derive("x"), BOUND)):

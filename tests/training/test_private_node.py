@@ -58,14 +58,10 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
     stream = mfdl.training.streams.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
     state = executor.initial_state(data.initial_parameters)
     nodes = nodes_of(
-        calibrated,
-        task,
-        key,
-        data.initial_parameters[0],
+        calibrated, task, key, data.initial_parameters[0],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
-        batch_size=float(sizes[0]),
-        clipping=clipping,
-    )
+        batch_size=float(sizes[0]), clipping=clipping,
+    )  # fmt: skip
     rule = clip_rules.parse(clipping, calibrated.clip_norm)
     for t in range(calibrated.algorithm.num_steps):
         gradients = data.clipped_gradients(executor.models(state), t, rule, unit)
@@ -130,14 +126,8 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     node, data = one_node
     again = PrivateNode(
         torch.optim.SGD((copy := nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))).parameters(), lr=RATE),
-        copy,
-        node.mechanism,
-        node=1,
-        keys=mfdl.NoiseKey.from_seed(0),
-        loss=squared,
-        batch_size=2,
-        publish=False,
-    )
+        copy, node.mechanism, node=1, keys=mfdl.NoiseKey.from_seed(0), loss=squared, batch_size=2, publish=False,
+    )  # fmt: skip
     for t in range(3):
         node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
     early = node.state_dict()
@@ -273,13 +263,9 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
 
     for module in (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), Centred()):
         private_node = PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0),
-            module,
-            mechanism(),
-            node=0,
-            keys=mfdl.NoiseKey.from_entropy(),
-            loss=squared,
-        )
+            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism(), node=0,
+            keys=mfdl.NoiseKey.from_entropy(), loss=squared,
+        )  # fmt: skip
         unsupported("mixes the records", private_node.step, torch.randn(1, 3), torch.randn(1))
         assert private_node.steps_taken == 0
 

@@ -269,13 +269,9 @@ def test_secret_batches_take_a_rule():
 
 @each(
     "text, words",
-    ("adam", "step rule"),
-    ("nesterov:1", "beta must lie in"),
-    ("rms:0", "exponent must be"),
-    ("rms:0.5:1", "decay must lie in"),
-    ("messages:0.5:0.5:0", "floor must be"),
-    (3, "step_rule must be"),
-)
+    ("adam", "step rule"), ("nesterov:1", "beta must lie in"), ("rms:0", "exponent must be"),
+    ("rms:0.5:1", "decay must lie in"), ("messages:0.5:0.5:0", "floor must be"), (3, "step_rule must be"),
+)  # fmt: skip
 def test_what_is_no_rule_is_refused(text, words):
     refuses(words, lambda: replay(mechanism(), classes(), seeds=[0], step_rule=text))
 
