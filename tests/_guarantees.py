@@ -4,6 +4,5 @@ from mfdl import Losses, Privacy
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):
-    """Of losses that `sensitivity_by_victim` computed for this question."""
     of_victims = Losses.of_victim_sensitivities(algorithm, Privacy(**question), losses)
     return of_victims.by_victim(noise_std, adaptive=adaptive)

@@ -32,7 +32,6 @@ def made_once(tmp_path_factory, name, make):
 
 
 def step_frame(path):
-    """The evaluated steps of a file in long format, as a data frame."""
     import pandas
 
     from mfdl.runs import load_steps

@@ -27,7 +27,6 @@ def in_coalitions(_):
 
 @pytest.fixture
 def solved_problems(monkeypatch):
-    """Keys of what was solved."""
     keys, put = [], Solutions.put
     monkeypatch.setattr(Solutions, "put", lambda self, key, answer: keys.append(key) or put(self, key, answer))
     return keys

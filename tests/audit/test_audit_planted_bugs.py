@@ -57,8 +57,6 @@ class Planted(Training):
 
 
 class Rewired(Training):
-    """Injects another matrix times the same base noise."""
-
     def __init__(self, algorithm, injected, **more):
         super().__init__(algorithm, **more)
         self.injected = injected

@@ -198,8 +198,6 @@ class HalfTheNoise(Training):
 
 
 class SharedByCoordinates(Training):
-    """The same noise in every coordinate."""
-
     def stream(self, key, dim, first_step):
         honest = super().stream(key, 1, first_step)
         return SimpleNamespace(step=lambda t: np.repeat(honest.step(t), dim, axis=1))

@@ -294,7 +294,6 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
 # Large graphs
 @pytest.fixture
 def large(monkeypatch):
-    """A function that makes graphs of more nodes than given large ones."""
 
     def above(nodes):
         for module in (noise_objective, error_in_models):

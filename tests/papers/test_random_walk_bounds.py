@@ -34,7 +34,6 @@ def all_walks(W, T, start):
 
 
 def lost_by_visits(walk, victim, attacker):
-    """mu^2 per noise multiplier 1, by hand, of a victim in all its visits."""
     total, visits, noise = 0.0, 0, 0
     for holder in walk.tolist():
         if holder == attacker:

@@ -73,7 +73,6 @@ def expected(run_key, t):
 
 @pytest.fixture
 def run_key(monkeypatch):
-    """The key of the last run, as its stream was given it."""
     seen = []
     make = seed_replay.noise_stream
     monkeypatch.setattr(seed_replay, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d))

@@ -39,7 +39,6 @@ def made_for(participation, unit="record"):
 
 
 def instance_of(mechanism, task, seed):
-    """The instance that a run of this mechanism builds."""
     built = []
     with pytest.MonkeyPatch.context() as patch:
         plain = Task.instance

@@ -94,7 +94,6 @@ def words_of(guarantee):
 
 
 def conditions_of(guarantee):
-    """Conditions and origins, one by one."""
     return {*guarantee.notes, *filter(None, guarantee.source.split("; "))}
 
 

@@ -34,7 +34,6 @@ RING = dynamics_on("ring:n=4")
 
 
 def louder(noise, factor):
-    """The same noise times a factor."""
     T, n = noise.num_steps, noise.num_nodes
     if isinstance(noise, ZeroNoise):
         return noise

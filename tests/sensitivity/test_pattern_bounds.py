@@ -304,8 +304,6 @@ ONE_LAM = 1.5  # what one lam for all patterns may lose on these
 
 @dataclasses.dataclass(frozen=True)
 class HeaviestAlone(PatternSet):
-    """Of another set, its heaviest pattern and nothing else."""
-
     known: PatternSet
 
     def heaviest(self, weights):
@@ -314,8 +312,6 @@ class HeaviestAlone(PatternSet):
 
 @dataclasses.dataclass(frozen=True)
 class Mine(Participation):
-    """The user's own scheme."""
-
     known: Participation
     scheme = "mine"
 

@@ -87,7 +87,6 @@ def case_of(noise, node, *, scale, clip, step, adjacency, scales):
 
 @st.composite
 def noises(draw):
-    """Fresh, or with an encoder of each node, whose entries are multiples of 1/8."""
     num_steps = draw(st.sampled_from([1, 2]))
     if draw(st.booleans()):
         return IndependentNoise(num_steps, NODES)

@@ -93,8 +93,6 @@ def test_messages_and_scales_are_functions_of_the_privatised_gradients(text, uni
 
 @dataclasses.dataclass(frozen=True)
 class Unchanged(StepRule):
-    """The privatised sums themselves."""
-
     def step(self, t, sums, state, facts):
         return sums, state
 
