@@ -93,7 +93,6 @@ def tested(interpreters: dict[str, str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Installs and tests, or only installs where a folder is given."""
     if not index_answers():
         print("skipped: the package index cannot be reached")  # noqa: T201
     elif folders := sys.argv[1:]:

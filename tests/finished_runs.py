@@ -32,7 +32,6 @@ def made_once(tmp_path_factory, name, make):
 
 
 def step_frame(path):
-    """The evaluated steps of a file in long format, as a data frame."""
     import pandas
 
     from mfdl.runs import load_steps
@@ -57,6 +56,9 @@ def blank_pictures(monkeypatch):
     """Comparisons write empty pictures, for tests that look at none: half of the time of a small comparison."""
     from matplotlib.figure import Figure
 
-    from mfdl.runs import comparing
-
     monkeypatch.setattr(comparing, "plot_comparison", lambda *_: Figure())
+
+
+def content(folder):
+    """The bytes of every file, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -29,7 +29,6 @@ REFUSED = "mfdl claims needs hypothesis, which is not installed: pip install 'mf
 
 
 def unpacked_source(folder: Path) -> Path:
-    """The source distribution of this checkout, built and unpacked in a folder."""
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder], cwd=ROOT, check=True)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as source:
@@ -38,7 +37,6 @@ def unpacked_source(folder: Path) -> Path:
 
 
 def wheel_of(source: Path, folder: Path) -> Path:
-    """The wheel that an unpacked source distribution builds into a folder."""
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=source, check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -60,7 +58,6 @@ def required(names: list[str]) -> dict[str, importlib.metadata.Distribution]:
 
 
 def link_into(site: Path, distribution: importlib.metadata.Distribution) -> None:
-    """Links to the top-level files and folders of a distribution."""
     for name in sorted({file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}):
         source = Path(str(distribution.locate_file(name)))
         if source.exists() and not (site / name).exists():
@@ -107,7 +104,6 @@ def uses(commands: Path, folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Builds, installs, uses; an error is a wheel that does not work."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         wheel = wheel_of(unpacked_source(folder), folder)

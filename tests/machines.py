@@ -69,7 +69,6 @@ def localised(wanted: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def tested(name: str, arguments: list[str]) -> int:
-    """The exit status of pytest on a machine."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = localised(variables(name), folder)
         print(f"==> {name}: {' '.join(f'{key}={value!r}' for key, value in chosen.items())}", flush=True)  # noqa: T201

@@ -139,5 +139,4 @@ def _resolve_alone(names: list[str]) -> bool:
 
 
 def text_of(pages: list[Path]) -> str:
-    """All of them."""
     return "\n".join(page.read_text(encoding="utf-8") for page in pages)

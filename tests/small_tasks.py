@@ -49,7 +49,6 @@ def some_models(instance, seed=1, scale=0.3):
 
 
 def module_at(task, row: torch.Tensor) -> nn.Module:
-    """The task's module with the parameters of a row."""
     module = task.build_module().to(row.dtype)
     with torch.no_grad():
         nn.utils.vector_to_parameters(row.clone(), [p for p in module.parameters() if p.requires_grad])

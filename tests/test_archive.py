@@ -29,16 +29,9 @@ OF_BINS = mfdl.calibrate(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), mfdl.Priva
 
 def a_run(mechanism):
     seed = SeedRun(
-        7,
-        np.array([0, 6]),
-        np.array([[1.0, 2, 3, 4], [0.5, 1, 2, np.inf]]),
-        None,
-        np.ones((4, 2)),
-        False,
-        6,
-        0.25,
+        7, np.array([0, 6]), np.array([[1.0, 2, 3, 4], [0.5, 1, 2, np.inf]]), None, np.ones((4, 2)), False, 6, 0.25,
         "ab",
-    )
+    )  # fmt: skip
     return Run(mechanism, "synthetic", (seed,), chance_loss=1.5)
 
 
@@ -233,12 +226,9 @@ class AnyData:
     (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.participation.Explicit"),
     (AnyData(), "holds no AnyData; replace it by plain values"),
     ([{"deep": (len,)}], "deep of value of the run cannot be saved: a file holds no builtin_function"),
-    (b"secret", "holds no bytes"),
-    ({1: 2}, "holds no dict"),
-    (np.array(["text"]), "is no array of real numbers"),
-    (np.array([1j]), "is no array of real numbers"),
-    (np.array([object()]), "is no array of real numbers"),
-)
+    (b"secret", "holds no bytes"), ({1: 2}, "holds no dict"), (np.array(["text"]), "is no array of real numbers"),
+    (np.array([1j]), "is no array of real numbers"), (np.array([object()]), "is no array of real numbers"),
+)  # fmt: skip
 def test_what_is_code_or_no_number_is_not_written(tmp_path, value, message):
     refuses(message, archive.write, tmp_path / "a", "run", {"value": value})
     assert not list(tmp_path.iterdir())

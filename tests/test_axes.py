@@ -1,7 +1,5 @@
 """The flat index and the commutation: one order, checked against index arithmetic written out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

@@ -1,7 +1,5 @@
 """The data folder: fetching with checksum from a local server, and what happens when that fails."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io
@@ -283,9 +281,7 @@ def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
 
 
 # Status and command line
-@pytest.mark.parametrize(
-    ("content", "present", "verified"), [(None, False, None), (CONTENT, True, True), (b"mine", True, False)]
-)
+@each("content, present, verified", (None, False, None), (CONTENT, True, True), (b"mine", True, False))
 def test_status_tells_absent_verified_and_wrong(register, tmp_path, content, present, verified):
     register(content=content)
     first, *_, housing, femnist = data.status(tmp_path)

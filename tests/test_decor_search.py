@@ -26,14 +26,9 @@ def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     T, delta = 7, 1e-5
     model = trust.Coalitions(q) if q else trust.Eavesdropper()
     deviations = decor_deviations(
-        Dynamics(MH(graph)),
-        EveryStep(T),
-        Privacy(model, **USER),
-        epsilon=epsilon,
-        delta=delta,
-        budget=budget,
+        Dynamics(MH(graph)), EveryStep(T), Privacy(model, **USER), epsilon=epsilon, delta=delta, budget=budget,
         positions=positions,
-    )
+    )  # fmt: skip
     for pair in deviations:
         slope = decor_accountant(
             MH(graph).graph(), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor, num_colluders=q,
@@ -99,17 +94,13 @@ def test_colluders_are_named_or_counted():
 
 @each(
     "more, text",
-    ({"mu": 1.0, "epsilon": 1.0}, "exactly one target"),
-    ({}, "exactly one target"),
-    ({"epsilon": 1.0}, "needs a delta"),
-    ({"mu": 1.0, "budget": "renyi"}, "defined by epsilon"),
-    ({"mu": 1.0, "budget": "rdp"}, "budget"),
-    ({"mu": 1.0, "positions": (0.0,)}, "positions"),
-    ({"mu": 1.0, "positions": (1.5,)}, "positions"),
-    ({"mu": 1.0, "trust": trust.LDP()}, "neither"),
+    ({"mu": 1.0, "epsilon": 1.0}, "exactly one target"), ({}, "exactly one target"),
+    ({"epsilon": 1.0}, "needs a delta"), ({"mu": 1.0, "budget": "renyi"}, "defined by epsilon"),
+    ({"mu": 1.0, "budget": "rdp"}, "budget"), ({"mu": 1.0, "positions": (0.0,)}, "positions"),
+    ({"mu": 1.0, "positions": (1.5,)}, "positions"), ({"mu": 1.0, "trust": trust.LDP()}, "neither"),
     ({"epsilon": 30.0, "delta": 1e-5, "budget": "corollary"}, "2.343"),
     ({"mu": 1.0, "trust": trust.Coalitions(5)}, "below the number of nodes"),
-)
+)  # fmt: skip
 def test_bad_input_is_refused(more, text):
     refuses(text, lambda: applied(decor_deviations, Dynamics(MH("ring:n=5")), EveryStep(4), USER | more))
 

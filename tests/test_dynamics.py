@@ -1,7 +1,5 @@
 """Dynamics, error weights and schedules: where step sizes live, and which losses they change."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -290,15 +288,12 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
 @each(
     "rule, message",
     ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
-    ("inverse-time", "is written inverse-time:T0"),
-    ("inverse-time:0", "T0 must be a finite number > 0, got 0.0"),
+    ("inverse-time", "is written inverse-time:T0"), ("inverse-time:0", "T0 must be a finite number > 0, got 0.0"),
     ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
-    ("inverse-sqrt:2", "is written inverse-sqrt, got"),
-    ("constant:1", "is written constant, got"),
-    ("step-decay:80", "is written step-decay:T0:FACTOR"),
-    ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
+    ("inverse-sqrt:2", "is written inverse-sqrt, got"), ("constant:1", "is written constant, got"),
+    ("step-decay:80", "is written step-decay:T0:FACTOR"), ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
     ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
-)
+)  # fmt: skip
 def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, message):
     refuses(message, schedule, rule, 0.1, 5)
     for config in (Experiment, AccountConfig, AuditConfig):

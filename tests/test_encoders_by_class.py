@@ -1,7 +1,5 @@
 """Encoders by class of nodes, and noise from seeds in groups: orderings, sensitivities, what holders learn."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
-from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, st
+from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st
 
 from mfdl import (
     Cyclic,
@@ -221,8 +219,7 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
 def test_labels_and_participations_that_no_encoder_can_be_made_for(schemes, labels, message):
     builds = [lambda *case: mafalda_classes(*case, labels=labels), *([mafalda_l] if labels is None else [])]
     for build in builds:
-        with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
-            build(STAR, ParticipationByNode(schemes))
+        refuses(message, build, STAR, ParticipationByNode(schemes), error=(InvalidInput, UnsupportedMechanism))
 
 
 def test_a_class_that_stops_early_says_so():
@@ -230,13 +227,9 @@ def test_a_class_that_stops_early_says_so():
         factorize_classes(FLORENTINE, Cyclic(2, 4), tolerance=1e-12, max_iterations=1)
     calls = []
     stopped = factorize_classes(
-        FLORENTINE,
-        Cyclic(2, 4),
-        tolerance=1e-12,
-        max_iterations=1,
-        allow_stopped=True,
+        FLORENTINE, Cyclic(2, 4), tolerance=1e-12, max_iterations=1, allow_stopped=True,
         progress=lambda: calls.append(1),
-    )
+    )  # fmt: skip
     assert stopped.status == "stopped"
     assert len(calls) == len(stopped.nodes) == 5
     assert stopped.lower_bound <= stopped.objective

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import which_mechanism as which
 from numpy.testing import assert_allclose
-from vocabulary import given, refuses, st
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.algorithms import noise_error, registry
@@ -58,9 +58,7 @@ def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(bes
         assert (optimum, SEEDS[4]) in {(rate, seed) for _, rate, seed in requested}
 
 
-@pytest.mark.parametrize(
-    ("best", "chosen"), [(4.0, 4.64), (2.15, 2.15), (0.005, 0.00464), (1e9, 21.5), (1.0, 1.0), (1e-9, 0.000464)]
-)
+@each("best, chosen", (4.0, 4.64), (2.15, 2.15), (0.005, 0.00464), (1e9, 21.5), (1.0, 1.0), (1e-9, 0.000464))
 def test_the_grid_goes_on_where_the_best_is_at_its_end(best, chosen):
     """Up to four times, and no further than one rate beyond the best."""
     trial, _ = made_up(lambda *run: (valley(best)(run[1]),) * 2)
@@ -284,7 +282,7 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
     command = ["--quick", "--rows", ",".join(ROWS), "--out"]
     assert which.main([*command, str(tmp_path / "whole")]) == 0
     jobs, stop_at[0], count[0] = count[0], count[0] // 2, 0
-    refuses(".", which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
+    refuses(None, which.main, [*command, str(tmp_path / "stopped")], error=KeyboardInterrupt)
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
     trained = count[0]
     assert which.main([*command, str(tmp_path / "stopped")]) == 0
@@ -300,5 +298,5 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
 
 def test_unknown_scenes_and_rows_are_refused(capsys):
     for wrong, message in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
-        refuses(".", which.main, [wrong, "moon"], error=SystemExit)
+        refuses(None, which.main, [wrong, "moon"], error=SystemExit)
         assert message in capsys.readouterr().err

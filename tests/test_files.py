@@ -169,13 +169,9 @@ def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data)
     numbers = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     roots = [numbers.normal(size=(len(group), len(group))) for group in groups]
     space = dataclasses.replace(
-        SOLVED["corn"],
-        num_nodes=n,
-        private_variance=2.0,
-        groups=groups,
-        parts=tuple(root @ root.T for root in roots),
-        max_inverse_diagonal=1.0,
-    )
+        SOLVED["corn"], num_nodes=n, private_variance=2.0, groups=groups,
+        parts=tuple(root @ root.T for root in roots), max_inverse_diagonal=1.0,
+    )  # fmt: skip
     wanted = 2.0 * np.eye(n)
     for group, root in zip(groups, roots, strict=True):
         spread = np.zeros((n, len(group)))

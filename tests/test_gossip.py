@@ -1,7 +1,5 @@
 """Gossip matrices: the weights of the builders, the properties they report, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 
@@ -87,9 +85,7 @@ def test_a_single_node_keeps_everything():
         assert W.spectral_gap == 1.0
 
 
-@pytest.mark.parametrize(
-    "build", [gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G)]
-)
+@each("build", gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G))
 def test_builders_refuse_a_disconnected_graph(build):
     refuses("not connected: 2 components, the largest", build, nx.Graph([(0, 1), (2, 3)]))
 
@@ -251,16 +247,21 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
     assert gossip.from_array(D).content_hash != W.content_hash
 
 
+ONE_WAY = "not symmetric, doubly stochastic, connected"
+NEVER = "not connected (some nodes never hear of others)"
+MOVES = "not doubly stochastic (the average of the nodes moves)"
+
+
 @each(
-    "W, message",
-    (gossip.metropolis_hastings("ring:n=4"), "'metropolis-hastings' on 4 nodes with 12 weights: symmetric, doubly"),
-    (gossip.uniform("star:n=3"), "'uniform' on 3 nodes with 7 weights: not symmetric, not doubly stochastic"),
-    (gossip.from_array(ROTATION), "'given' on 3 nodes with 3 weights: not symmetric, doubly stochastic"),
-    (gossip.from_array(np.eye(2)), "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic"),
-    (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
+    "W, size, says",
+    (gossip.metropolis_hastings("ring:n=4"), "4 nodes with 12 weights", "symmetric, doubly stochastic, connected"),
+    (gossip.uniform("star:n=3"), "3 nodes with 7 weights", f"not symmetric, {MOVES}, connected, reversible"),
+    (gossip.from_array(ROTATION), "3 nodes with 3 weights", f"{ONE_WAY}, not reversible"),
+    (gossip.from_array(np.eye(2)), "2 nodes with 2 weights", f"symmetric, doubly stochastic, {NEVER}"),
+    (gossip.from_array([[1.0]]), "1 node with 1 weight", "symmetric, doubly stochastic, connected"),
 )
-def test_the_description_is_one_true_sentence(W, message):
-    assert W.describe() == f"gossip matrix {message}"
+def test_the_description_is_one_true_sentence(W, size, says):
+    assert W.describe() == f"gossip matrix '{W.name}' on {size}: {says}"
 
 
 # Given matrices and files

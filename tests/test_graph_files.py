@@ -1,7 +1,5 @@
 """Files of graphs in every format: read back equal, and after damage the same graph, a refusal, or what they say."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Named graphs, edge-list files, label order, and what a bad request is told."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -24,18 +22,12 @@ def write(path: Path, text: str | bytes) -> Path:
 # Named graphs
 @each(
     "spec, reference",
-    ("ring:n=7", nx.cycle_graph(7)),
-    ("path:n=5", nx.path_graph(5)),
-    ("star:n=6", nx.star_graph(5)),
-    ("complete:n=5", nx.complete_graph(5)),
-    ("torus:rows=3,cols=4", nx.grid_2d_graph(3, 4, periodic=True)),
-    ("torus:rows=2,cols=3", nx.grid_2d_graph(2, 3, periodic=True)),
-    ("hypercube:dim=4", nx.hypercube_graph(4)),
-    ("ring:n=2", nx.path_graph(2)),
-    ("ring:n=1", nx.empty_graph(1)),
-    ("torus:n=1", nx.empty_graph(1)),
+    ("ring:n=7", nx.cycle_graph(7)), ("path:n=5", nx.path_graph(5)), ("star:n=6", nx.star_graph(5)),
+    ("complete:n=5", nx.complete_graph(5)), ("torus:rows=3,cols=4", nx.grid_2d_graph(3, 4, periodic=True)),
+    ("torus:rows=2,cols=3", nx.grid_2d_graph(2, 3, periodic=True)), ("hypercube:dim=4", nx.hypercube_graph(4)),
+    ("ring:n=2", nx.path_graph(2)), ("ring:n=1", nx.empty_graph(1)), ("torus:n=1", nx.empty_graph(1)),
     ("hypercube:dim=0", nx.empty_graph(1)),
-)
+)  # fmt: skip
 def test_named_graphs_are_those_of_networkx(spec, reference):
     G = graphs.load(spec)
     assert nx.is_isomorphic(G, reference)
@@ -260,9 +252,7 @@ def test_loading_twice_changes_nothing():
     assert list(once) == list(twice) == ["b", "a"]
 
 
-@pytest.mark.parametrize(
-    ("edges", "labels"), [([(8, 9), (5, 1), (1, 7), (4, 2)], (1, 5, 7)), (["zy", "ab"], ("z", "y"))]
-)
+@each("edges, labels", ([(8, 9), (5, 1), (1, 7), (4, 2)], (1, 5, 7)), (["zy", "ab"], ("z", "y")))
 def test_largest_component_is_kept_in_order_and_the_first_wins_a_tie(edges, labels):
     component = graphs.load(nx.Graph(edges), largest_component=True)
     assert graphs.labels(component) == tuple(component) == labels
@@ -327,13 +317,9 @@ def test_nodes_are_found_by_label_text_and_index():
 
 @each(
     "text",
-    "from,to\n1,2\n2,3\n",
-    "# a comment\nnode_1 node_2\n1 2\n2 3\n",
-    "id_1,id_2,weight\n1,2,1\n2,3,1\n",
-    "a,b\n1,2\n2,3\n",
-    "From,To\nAnn,Bob\nBob,Cid\n",
-    "src\tdst\nAnn\tBob\nBob\tCid\n",
-)
+    "from,to\n1,2\n2,3\n", "# a comment\nnode_1 node_2\n1 2\n2 3\n", "id_1,id_2,weight\n1,2,1\n2,3,1\n",
+    "a,b\n1,2\n2,3\n", "From,To\nAnn,Bob\nBob,Cid\n", "src\tdst\nAnn\tBob\nBob\tCid\n",
+)  # fmt: skip
 def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, text):
     path = tmp_path / "edges.csv"
     path.write_text(text)
@@ -341,9 +327,7 @@ def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, 
     refuses("looks like a header", graphs.load_sparse, path)
 
 
-@pytest.mark.parametrize(
-    "text", ["from,to\nto,back\n", "a,b\nb,c\n", "a,b\n", "from,1\n1,2\n", "x.example,y.example\n1,x.example\n"]
-)
+@each("text", "from,to\nto,back\n", "a,b\nb,c\n", "a,b\n", "from,1\n1,2\n", "x.example,y.example\n1,x.example\n")
 def test_labels_in_words_stay_edges(tmp_path, text):
     path = tmp_path / "edges.csv"
     path.write_text(text)

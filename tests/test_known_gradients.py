@@ -1,7 +1,5 @@
 """Losses of known gradients, of first steps, and by neighbourhood: bounded by what attackers can reach."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

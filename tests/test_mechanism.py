@@ -250,9 +250,7 @@ def test_user_level_needs_every_step(participation):
     assert_allclose(again.mu, math.sqrt(6), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "participation", [EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4)]
-)
+@each("participation", EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4))
 def test_every_step_is_a_set_of_steps_and_no_name(participation):
     calibrated = calibrate(algorithms.dp_dsgd(DYN, participation), Privacy(unit="user", **CIRCUMSTANCES), mu=1.0)
     assert_allclose(calibrated.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
@@ -293,19 +291,16 @@ def test_unknown_units_are_refused():
 # ---- errors -----------------------------------------------------------------------------------------------
 @each(
     "arguments, message",
-    ({}, "exactly one target"),
-    ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
-    ({"epsilon": 1.0}, "epsilon needs a delta"),
-    ({"mu": 0.0}, "mu must be a finite number > 0"),
-    ({"mu": -1.0}, "mu must be a finite number > 0"),
-    ({"mu": math.nan}, "mu must be a finite number > 0"),
+    ({}, "exactly one target"), ({"mu": 1.0, "epsilon": 1.0, "delta": 1e-6}, "exactly one target"),
+    ({"epsilon": 1.0}, "epsilon needs a delta"), ({"mu": 0.0}, "mu must be a finite number > 0"),
+    ({"mu": -1.0}, "mu must be a finite number > 0"), ({"mu": math.nan}, "mu must be a finite number > 0"),
     ({"mu": math.inf}, "mu must be a finite number > 0"),
     ({"epsilon": 0.0, "delta": 1e-6}, "epsilon must be a finite number > 0"),
     ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number strictly between 0 and 1"),
     ({"epsilon": 1.0, "delta": 1.0}, "delta must be a number strictly between 0 and 1"),
     ({"mu": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
     ({"mu": 1.0, "adjacency": "replace"}, "unknown adjacency 'replace'; did you mean 'replace-one'"),
-)
+)  # fmt: skip
 def test_bad_targets_are_refused(arguments, message):
     refuses(message, lambda: applied(calibrate, algorithms.dp_dsgd(DYN, PART), CIRCUMSTANCES | arguments))
 

@@ -44,7 +44,6 @@ def test_without_nvflare_the_refusal_names_the_extra(tmp_path):
 
 @pytest.fixture(scope="module")
 def nvflare_nodes():
-    """The modules of the example."""
     pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'mfdl[nvflare]'")
     from experiments.nvflare_nodes import simulation, site
 

@@ -243,7 +243,6 @@ assert not any(numpy_core.__cpu_features__[group] for group in disabled), disabl
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Commands and environments of the runs of pytest, which fail."""
     calls = []
 
     def run(command, *, env, **options):

@@ -1,7 +1,5 @@
 """Participation, of all nodes and by node: patterns of every scheme, classes, accounting, training, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -79,15 +79,10 @@ SINGULAR = np.diag([1.0, 0.0, 1.0])
 
 @each(
     "strategy, more, refusal",
-    (UPPER, {}, "causal"),
-    (SINGULAR, {}, "diagonal"),
-    (np.full((3, 3), np.nan), {}, "must be finite"),
-    (np.eye(4), {}, "num_steps must be that of the strategy, 4, got 3"),
-    (np.eye(3)[:2], {}, "square"),
-    (np.eye(3), {"column_normalized": True}, "Toeplitz coefficients"),
-    ([1.0, np.inf], {}, "must be finite"),
-    ([0.0, 1.0], {}, "begin with a number > 0"),
-    ([1.0, 0.5, 0.25, 0.125], {}, "at most one for each of 3 steps"),
+    (UPPER, {}, "causal"), (SINGULAR, {}, "diagonal"), (np.full((3, 3), np.nan), {}, "must be finite"),
+    (np.eye(4), {}, "num_steps must be that of the strategy, 4, got 3"), (np.eye(3)[:2], {}, "square"),
+    (np.eye(3), {"column_normalized": True}, "Toeplitz coefficients"), ([1.0, np.inf], {}, "must be finite"),
+    ([0.0, 1.0], {}, "begin with a number > 0"), ([1.0, 0.5, 0.25, 0.125], {}, "at most one for each of 3 steps"),
     ({"buf_decay": [np.inf], "output_scale": [1.0]}, {}, "must be finite"),
     ({"buf_decay": [1.5], "output_scale": [1.0]}, {}, r"decays must lie in \[-1, 1\]"),
     ({"buf_decay": [0.5], "output_scale": [1.0, 2.0]}, {}, "one for each scale"),
@@ -97,7 +92,7 @@ SINGULAR = np.diag([1.0, 0.0, 1.0])
     ({"params": np.ones((4, 1))}, {}, "num_steps must be that of the strategy"),
     ({"coefficients": [1.0]}, {}, "must be a BufferedToeplitz"),
     (SimpleNamespace(init_multiply=len, multiply_next=len), {}, "of a StreamingMatrix give"),
-)
+)  # fmt: skip
 def test_strategies_of_jax_privacy_that_are_refused(strategy, more, refusal):
     refuses(refusal, from_jax_privacy, strategy, num_steps=3, **more)
 

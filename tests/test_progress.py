@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from vocabulary import ZERO_OUT, dynamics_on, refuses
 
-import mfdl
-from mfdl import Losses, Privacy, algorithms, audit, factorization, progress, trust
+from mfdl import Cyclic, Losses, Privacy, algorithms, audit, calibrate, factorization, privacy, progress, replay, trust
 from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task
 
 RING = dynamics_on("ring:n=4", learning_rate=0.1)
-PART = mfdl.Cyclic(epochs=2, period=2)
+PART = Cyclic(epochs=2, period=2)
 FRESH = algorithms.dp_dsgd(RING, PART)
 
 
@@ -143,7 +142,7 @@ def test_the_screen_closes_when_work_fails(terminal):
             wait_for(lambda: "work" in terminal.getvalue())
             raise ZeroDivisionError
 
-    refuses(".", work, error=ZeroDivisionError)
+    refuses(None, work, error=ZeroDivisionError)
     assert progress.SCREEN.thread is None
     assert "work" in terminal.getvalue()
 
@@ -221,8 +220,8 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
 
 # ---- who tells --------------------------------------------------------------------------------------------
 def replayed(**options):
-    calibrated = mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, progress=False)
-    return mfdl.replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
+    calibrated = calibrate(FRESH, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, progress=False)
+    return replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
 
 
 def audited(**options):
@@ -241,17 +240,14 @@ WORK = {
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
-        lambda **options: mfdl.privacy.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
+        lambda **options: privacy.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
         [("losses of dp-dsgd under coalitions", 12)],
     ),
     "pairwise": (
         lambda **options: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **options),
         [("losses of dp-dsgd, attackers", 4)],
     ),
-    "calibrate": (
-        lambda **options: mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, **options),
-        None,
-    ),
+    "calibrate": (lambda **options: calibrate(FRESH, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, **options), None),
     "audit": (audited, None),
     "audit_matrix": (matrix, None),
     "factorize": (lambda **options: factorization.factorize(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
@@ -296,7 +292,7 @@ def test_a_factorization_tells_iterations_and_a_gap_that_ends_at_its_own(solver)
     reported = []
     dynamics = dynamics_on("path:n=5")
     solution = factorization.factorize(
-        dynamics, mfdl.Cyclic(3, 4), solver=solver, progress=lambda *words: reported.append(words)
+        dynamics, Cyclic(3, 4), solver=solver, progress=lambda *words: reported.append(words)
     )
     iterations, gaps = zip(*reported, strict=True)
     assert list(iterations) == sorted(set(iterations))

@@ -20,8 +20,7 @@ from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
 from vocabulary import each, given, refuses, st
 
-import mfdl
-from mfdl import files
+from mfdl import InvalidInput, NoiseKey, files
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.single_copy import steps_of_keys
 
@@ -65,19 +64,16 @@ def message(step=5, sequence=0, *, kind=MESSAGE, run_id=RUN, sender=PEER, round=
     "data, words",
     (message()[:20], "malformed frame: it ends after 20 bytes"),
     (message()[:-1], "malformed frame: it ends after 6 bytes"),
-    (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"),
-    (b"", "node 3 closed the connection"),
+    (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"), (b"", "node 3 closed the connection"),
     (message(body=bytes(65)), "oversized frame: 65 bytes, at most 64"),
     (message(run_id=b"s" * 32), "of another run, 7373737373737373 and not 7272727272727272"),
     (message(sender=2), "connection to node 3 says that node 2"),
     (message(sequence=1), "frame 1 where 0 comes next: it is reordered, or one before it is lost"),
     (message(step=4), "message of step 4, round 0, where a message of step 5, round 0 comes next"),
-    (message(step=6), "message of step 6"),
-    (message(round=1), "of step 5, round 1"),
-    (message(kind=DONE), "sent a done of step 5"),
-    (message(kind=200), "sent a kind 200"),
+    (message(step=6), "message of step 6"), (message(round=1), "of step 5, round 1"),
+    (message(kind=DONE), "sent a done of step 5"), (message(kind=200), "sent a kind 200"),
     (None, "said nothing for 0.01 seconds"),
-)
+)  # fmt: skip
 def test_a_frame_that_is_not_the_next_one_is_refused_in_words_and_the_connection_closed(data, words):
     refuses(words, received, data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0, error=Refused)
 
@@ -92,7 +88,7 @@ def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_
     right = next((i for i, step in enumerate(order) if step != i), len(order))
     stream, expected = b"".join(sent[step] for step in order), [(MESSAGE, step, 0) for step in range(right)]
     assert received(stream, *expected) == [bytes([step]) for step in range(right)]
-    refuses(".", received, stream, *expected, (MESSAGE, right, 0), error=Refused)
+    refuses(None, received, stream, *expected, (MESSAGE, right, 0), error=Refused)
 
 
 def test_the_first_frame_says_who_the_peer_is_and_the_others_must_agree():
@@ -337,7 +333,7 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
 
 
 def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
-    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(mfdl.NoiseKey.from_entropy())
+    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(NoiseKey.from_entropy())
     node = decor.private_node(0, keys)
     features, targets, records = decor.batch(0, 0)
     node.step(features, targets, records=records)
@@ -349,7 +345,7 @@ def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
 
 
 def test_a_second_process_of_a_node_is_refused(decor, tmp_path):
-    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(mfdl.InvalidInput, match="is in use"):
+    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(InvalidInput, match="is in use"):
         asyncio.run(launching.run_node(decor, 2, tmp_path, "nothing"))
 
 
@@ -416,13 +412,9 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
     command = [sys.executable, "-m", "experiments.real_nodes", "--mechanism", name, "--steps", "16", "--out"]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "solvers")])
     done = subprocess.run(
-        [*command, str(tmp_path), "--kill", "2@9"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+        [*command, str(tmp_path), "--kill", "2@9"], cwd=ROOT, env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = json.loads((tmp_path / "audit.json").read_text())
     assert loaded["starts"] == 2

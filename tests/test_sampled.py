@@ -14,7 +14,22 @@ from exact import inverse
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, EveryStep, NoiseKey, PoissonSampling, algorithms, archive, trust
+from mfdl import (
+    BallsInBins,
+    EveryStep,
+    NoiseKey,
+    PoissonSampling,
+    Privacy,
+    account,
+    algorithms,
+    archive,
+    calibrate,
+    factorization,
+    graphs,
+    privacy,
+    replay,
+    trust,
+)
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import Cyclic, ParticipationByNode
@@ -54,13 +69,13 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
     """DECOR's accountant in fractions, over all coalitions; the clipping norm counts once under every adjacency."""
     n = graph.number_of_nodes()
     algorithm = algorithms.decor(*on(graph), sigma_ldp=local, sigma_cor=pair)
-    ordered = {label: i for i, label in enumerate(mfdl.graphs.labels(graph))}
+    ordered = {label: i for i, label in enumerate(graphs.labels(graph))}
     plain = type(graph)()
     plain.add_nodes_from(range(n))
     plain.add_edges_from((ordered[a], ordered[b]) for a, b in graph.edges)
     worst = max(exact_worst(plain, set(c), local, pair) for c in itertools.combinations(range(n), min(q, n - 1)))
-    guarantee = mfdl.account(
-        algorithm, mfdl.Privacy(trust.Coalitions(min(q, n - 1)), adjacency=adjacency, clip_norm=clip), noise_std=nu
+    guarantee = account(
+        algorithm, Privacy(trust.Coalitions(min(q, n - 1)), adjacency=adjacency, clip_norm=clip), noise_std=nu
     )
     squared = Fraction(guarantee.noise_multiplier) ** 2 * Fraction(clip) ** 2 * worst
     assert squared <= Fraction(nu) ** 2  # never more noise than there is
@@ -73,7 +88,7 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
     dynamics = dynamics_on("complete:n=2", 0.1)
     algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
-    guarantee = mfdl.account(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0)
+    guarantee = account(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
 
@@ -92,13 +107,11 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
 
 def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     algorithm = algorithms.decor(*on("ring:n=5"), sigma_ldp=1.0, sigma_cor=2.0)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), epsilon=1.5, delta=1e-4)
+    calibrated = calibrate(algorithm, Privacy(trust.Coalitions(1), **ZERO_OUT), epsilon=1.5, delta=1e-4)
     guarantee = calibrated.guarantee
     assert guarantee.epsilon(1e-4) <= 1.5
     assert guarantee.stated_delta == 1e-4
-    less = mfdl.account(
-        algorithm, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=calibrated.noise_std * 0.999
-    )
+    less = account(algorithm, Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=calibrated.noise_std * 0.999)
     assert less.epsilon(1e-4) > 1.5
     words = str(guarantee)
     for phrase in (
@@ -122,10 +135,10 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
 def test_without_noise_nothing_is_guaranteed(build):
-    guarantee = mfdl.account(build(*on("ring:n=4")), mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=0.0)
+    guarantee = account(build(*on("ring:n=4")), Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=0.0)
     assert (guarantee.epsilon(1e-5), guarantee.delta(50.0)) == (math.inf, 1.0)
     assert "no finite guarantee" in guarantee.sentence()
-    calibrated = mfdl.calibrate(algorithms.dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+    calibrated = calibrate(algorithms.dsgd(*on("ring:n=4")), Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert json.loads(json.dumps(calibrated.guarantee.to_dict()))["epsilon"] == "inf"
 
@@ -135,14 +148,11 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     n = 4
     L = n * np.eye(n) - np.ones((n, n))
     cancels = algorithms.spatial_covariance(*on("complete:n=4"), L)
-    assert (
-        mfdl.account(cancels, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
-    )
+    assert account(cancels, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
     shared = algorithms.spatial_covariance(*on("complete:n=4"), np.eye(n))
-    assert mfdl.account(shared, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) < math.inf
-    assert mfdl.account(shared, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
-    with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(shared, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-5)
+    assert account(shared, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) < math.inf
+    assert account(shared, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
+    refuses("infinite loss", lambda: calibrate(shared, Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-5))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +161,8 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
 )  # fmt: skip
 def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
     algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
-    hidden = mfdl.account(algorithm, mfdl.Privacy(hiding, **ZERO_OUT), noise_std=1.0)
-    assert hidden.curve == mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ZERO_OUT), noise_std=1.0).curve
+    hidden = account(algorithm, Privacy(hiding, **ZERO_OUT), noise_std=1.0)
+    assert hidden.curve == account(algorithm, Privacy(hiding.all_messages(), **ZERO_OUT), noise_std=1.0).curve
     assert hidden.noise_multiplier <= 1.0
 
 
@@ -161,8 +171,7 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
     plain = algorithms.dp_dsgd(dynamics, sampling)
     encoded = dataclasses.replace(plain, noise=LocalNoise(np.eye(4), num_nodes=4))
     for algorithm in (encoded, algorithms.anti_pgd(dynamics, sampling)):
-        with pytest.raises(UnsupportedMechanism, match="correlated over time"):
-            mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+        unsupported("correlated over time", account, algorithm, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
 
 
 def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
@@ -170,9 +179,9 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
     plain = algorithms.dp_dsgd(*on("ring:n=4"))
     on_messages = dataclasses.replace(plain, noise_on_messages=True)
     assert on_messages.noise_enters_with_gradients
-    calibrated = mfdl.calibrate(plain, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+    calibrated = calibrate(plain, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     for ask in (
-        lambda: mfdl.account(on_messages, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0),
+        lambda: account(on_messages, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0),
         lambda: dataclasses.replace(calibrated, algorithm=on_messages),
     ):
         unsupported("adds it elsewhere", ask)
@@ -180,29 +189,28 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
 
 def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
-    assert mfdl.account(public, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).mu > 0
+    assert account(public, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).mu > 0
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
     options = {"trust": trust.LDP(), **ZERO_OUT}
     for ask in (
-        lambda: mfdl.privacy.sensitivity_by_victim(secret, trust.LDP()),
-        lambda: mfdl.factorization.problem(*on("ring:n=4")),
+        lambda: privacy.sensitivity_by_victim(secret, trust.LDP()),
+        lambda: factorization.problem(*on("ring:n=4")),
         lambda: SAMPLING.patterns(),
         lambda: SAMPLING.num_patterns,
         lambda: SAMPLING.allows([0]),
         lambda: SAMPLING.classes(),
     ):
         unsupported("has no public patterns", ask)
-    assert mfdl.account(secret, mfdl.Privacy(**options), noise_std=1.0).mu is None
-    unsupported("have no mu", lambda: mfdl.calibrate(secret, mfdl.Privacy(**options), mu=1.0))
-    with pytest.raises(UnsupportedMechanism, match="leave out unit, got 'user'"):
-        mfdl.calibrate(secret, mfdl.Privacy(unit="user", **options), epsilon=1.0, delta=1e-5)
+    assert account(secret, Privacy(**options), noise_std=1.0).mu is None
+    unsupported("have no mu", lambda: calibrate(secret, Privacy(**options), mu=1.0))
+    unsupported("leave out unit", lambda: calibrate(secret, Privacy(unit="user", **options), epsilon=1.0, delta=1e-5))
     refuses("must be public", lambda: ParticipationByNode([SAMPLING, EveryStep(4)]))
 
 
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=2.0)
+    calibrated = calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=2.0)
     better = PoissonGaussian(calibrated.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(calibrated.guarantee, curve=better)
     assert not edited.fingerprint
@@ -220,14 +228,14 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
     target = {"epsilon": 1.5, "delta": 1e-4}
     for budget in ("gdp", "renyi"):
         pairs = mfdl.decor_search.decor_deviations(
-            dynamics, sampling, mfdl.Privacy(trust.Coalitions(1), unit="record", **ZERO_OUT), **target, budget=budget
+            dynamics, sampling, Privacy(trust.Coalitions(1), unit="record", **ZERO_OUT), **target, budget=budget
         )
         local = [c.sigma_ldp for c in pairs]
         assert local == sorted(local)
         assert pairs[-1].sigma_cor == 0
         for pair in pairs:
             again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
-            guarantee = mfdl.account(again, mfdl.Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=1.0)
+            guarantee = account(again, Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=1.0)
             assert guarantee.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
             assert pair.mechanism.guarantee.epsilon(1e-4) <= 1.5
             if budget == "renyi":
@@ -239,13 +247,11 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
-    calibrated = mfdl.calibrate(
-        algorithms.dp_dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0
-    )
+    calibrated = calibrate(algorithms.dp_dsgd(*on("ring:n=4")), Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
     module = torch.nn.Linear(2, 1)
     with pytest.raises(UnsupportedMechanism, match="counts on batches that are drawn secretly, by Poisson"):
         mfdl.training.private_node.PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=0.1), module, calibrated, node=0, keys=mfdl.NoiseKey.from_seed(0),
+            torch.optim.SGD(module.parameters(), lr=0.1), module, calibrated, node=0, keys=NoiseKey.from_seed(0),
             loss=torch.nn.functional.mse_loss,
         )  # fmt: skip
 
@@ -269,16 +275,12 @@ def task_of(sizes=24, dim=2):
 
 
 def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5)
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5)
     guarantee = calibrated.guarantee
     assert guarantee.epsilon(1e-5) <= 1.5
-    less = mfdl.account(
-        algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=calibrated.noise_std * 0.999
-    )
+    less = account(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=calibrated.noise_std * 0.999)
     assert less.epsilon(1e-5) > 1.5
-    public = mfdl.calibrate(
-        algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))), mfdl.Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5
-    )
+    public = calibrate(algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))), Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5)
     assert calibrated.noise_std < 0.8 * public.noise_std
     words = str(guarantee)
     for phrase in (
@@ -297,7 +299,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
 
 def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_encoder():
     algorithm = encoded()
-    guarantee = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    guarantee = account(algorithm, Privacy(**ASKED_OF_BINS), noise_std=2.0)
     C = np.abs(algorithm.noise.causal.column_encoder(0))
     M = sum(C[:, e * 4 : e * 4 + 4] for e in range(3))
     M = M.T @ M
@@ -305,8 +307,8 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
     assert guarantee.sensitivity >= math.sqrt(M.diagonal().max())
     off = M[~np.eye(4, dtype=bool)].max() / M.diagonal().max()
     assert guarantee.curve.correlations[0] == (4, pytest.approx(off))
-    public = mfdl.account(
-        dataclasses.replace(algorithm, participation=Cyclic(3, 4)), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0
+    public = account(
+        dataclasses.replace(algorithm, participation=Cyclic(3, 4)), Privacy(**ASKED_OF_BINS), noise_std=2.0
     )
     assert guarantee.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
 
@@ -315,8 +317,8 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
 def test_hidden_messages_count_as_seen(known):
     """On a graph where no such attacker knows all models."""
     algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.5), BINS)
-    guarantee = mfdl.account(algorithm, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0)
-    seen = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    guarantee = account(algorithm, Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0)
+    seen = account(algorithm, Privacy(**ASKED_OF_BINS), noise_std=2.0)
     assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
     assert ("assumed to be seen" in guarantee.why) == known.hides_messages(algorithm)
 
@@ -325,35 +327,34 @@ def test_noise_over_nodes_counts_by_its_covariance():
     algorithm = algorithms.decor(*on_ring(), sigma_ldp=1.0, sigma_cor=2.0)
     cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_ldp=1.0, sigma_cor=2.0)
     for model in (trust.Eavesdropper(), trust.LDP()):
-        guarantee = mfdl.account(algorithm, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
-        public = mfdl.account(cyclic, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
+        guarantee = account(algorithm, Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
+        public = account(cyclic, Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
         assert guarantee.sensitivity == pytest.approx(public.sensitivity, rel=1e-6)
 
 
 def test_what_the_theorem_does_not_cover_is_refused_by_name():
     algorithm = algorithms.dp_dsgd(*on_ring())
-    unsupported("have no mu; give epsilon", lambda: mfdl.calibrate(algorithm, mfdl.Privacy(**ASKED_OF_BINS), mu=1.0))
+    unsupported("have no mu; give epsilon", lambda: calibrate(algorithm, Privacy(**ASKED_OF_BINS), mu=1.0))
     for option in ({"unit": "user"}, {"lipschitz": 1.0}, {"release": "all"}, {"method": "fastest"}):
         with pytest.raises(UnsupportedMechanism, match=f"leave out {next(iter(option))}"):
-            mfdl.calibrate(algorithm, mfdl.Privacy(**ASKED_OF_BINS, **option), epsilon=1.0, delta=1e-5)
-    with pytest.raises(UnsupportedMechanism, match="noise_multiplier is of public"):
-        mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_multiplier=1.0)
-    unsupported("no public patterns and no mu", lambda: mfdl.privacy.sensitivity_by_victim(algorithm, trust.LDP()))
+            calibrate(algorithm, Privacy(**ASKED_OF_BINS, **option), epsilon=1.0, delta=1e-5)
+    unsupported("noise_multiplier", lambda: account(algorithm, Privacy(**ASKED_OF_BINS), noise_multiplier=1.0))
+    unsupported("no public patterns and no mu", lambda: privacy.sensitivity_by_victim(algorithm, trust.LDP()))
     on_messages = dataclasses.replace(algorithm, noise_on_messages=True)
-    unsupported("adds it elsewhere", lambda: mfdl.account(on_messages, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0))
+    unsupported("adds it elsewhere", lambda: account(on_messages, Privacy(**ASKED_OF_BINS), noise_std=1.0))
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
     columns = SpatioTemporalNoise(encoders, more, more.T != 0, 3)
     path = algorithms.dp_dsgd(dynamics_on("path:n=3", 0.5), BINS)
     hidden = {**ASKED_OF_BINS, "trust": trust.PNDP([2])}
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
-        mfdl.account(dataclasses.replace(path, noise=columns), mfdl.Privacy(**hidden), noise_std=1.0)
+        account(dataclasses.replace(path, noise=columns), Privacy(**hidden), noise_std=1.0)
     holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     partly = SpatioTemporalNoise(encoders[1:], factor, holders, 3)
     with pytest.raises(UnsupportedMechanism, match="know a part"):
-        mfdl.account(dataclasses.replace(path, noise=partly), mfdl.Privacy(**hidden), noise_std=1.0)
+        account(dataclasses.replace(path, noise=partly), Privacy(**hidden), noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
-    assert mfdl.account(joint, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).epsilon(1e-5) == math.inf
+    assert account(joint, Privacy(**ASKED_OF_BINS), noise_std=1.0).epsilon(1e-5) == math.inf
 
 
 def test_noise_that_is_known_in_part_is_accounted_by_the_view_of_all_messages():
@@ -361,24 +362,22 @@ def test_noise_that_is_known_in_part_is_accounted_by_the_view_of_all_messages():
     algorithm = algorithms.dp_dsgd(*on_ring())
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
     columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
-    local = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
-    shared = mfdl.account(columns, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    local = account(algorithm, Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    shared = account(columns, Privacy(**ASKED_OF_BINS), noise_std=2.0)
     assert local.epsilon(1e-5) <= shared.epsilon(1e-5) <= local.epsilon(1e-5) * 1.001
     assert (shared.adaptive, shared.release) == (True, "not applicable")
     holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, holders, 3))
-    known = mfdl.account(partly, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}), noise_std=1.0)
+    known = account(partly, Privacy(**{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}), noise_std=1.0)
     assert known.epsilon(1e-5) == math.inf
 
 
 def test_bins_without_noise_guarantee_nothing():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=0.0)
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=0.0)
     assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert (
-        mfdl.calibrate(algorithms.dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee.epsilon(
-            1e-5
-        )
+        calibrate(algorithms.dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee.epsilon(1e-5)
         == math.inf
     )
 
@@ -404,9 +403,7 @@ def test_bins_are_uniform_independent_and_of_their_key():
 def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
     """Without noise injected sums are those of the bins over the public size; a stop and a resume change nothing."""
     calibrated, task = (
-        mfdl.calibrate(
-            algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**{**ASKED_OF_BINS, "clip_norm": 100.0}), noise_std=0.0
-        ),
+        calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**{**ASKED_OF_BINS, "clip_norm": 100.0}), noise_std=0.0),
         task_of(14),
     )
     batches = []
@@ -414,7 +411,7 @@ def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
     options = {"seeds": [5], "keep_messages": True, "dtype": torch.float64, "progress": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BinBatches, "step_batch", lambda self, t: (batches.append(self.drawn(t)), plain(self, t))[1])
-        run = mfdl.replay(calibrated, task, **options)
+        run = replay(calibrated, task, **options)
     index = task.instance(5, 1).record_index[:, 0].numpy()
     rows = np.where(index[..., None] >= 0, task.features[index], 0.0)
     wanted = np.einsum("tnb,nbd->tnd", np.array(batches, dtype=float), rows) / (task.public_batch_sizes(1) / 4)[:, None]
@@ -422,32 +419,27 @@ def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
     for message, expected in zip(run.seeds[0].messages, wanted, strict=True):
         np.testing.assert_allclose((models - message) / 0.5, expected, rtol=1e-6, atol=1e-9)
         models = W @ message
-    mfdl.replay(calibrated, task, checkpoint_folder=tmp_path, stop_after=5, **options)
-    rest = mfdl.replay(calibrated, task, checkpoint_folder=tmp_path, **options)
+    replay(calibrated, task, checkpoint_folder=tmp_path, stop_after=5, **options)
+    rest = replay(calibrated, task, checkpoint_folder=tmp_path, **options)
     np.testing.assert_array_equal(rest.seeds[0].models, run.seeds[0].models)
-    refuses("period must be left out", mfdl.replay, calibrated, task, seeds=[0], period=4)
+    refuses("period must be left out", replay, calibrated, task, seeds=[0], period=4)
 
 
 def test_what_a_task_computed_from_its_records_is_declared_and_said():
-    calibrated, task = (
-        mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0),
-        task_of(),
-    )
+    calibrated, task = (calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=2.0), task_of())
     silent = dataclasses.replace(task, public_constants=None)
-    unsupported("must declare what was computed", mfdl.replay, calibrated, silent, seeds=[0])
+    unsupported("must declare what was computed", replay, calibrated, silent, seeds=[0])
     scaled = dataclasses.replace(task, public_constants="the largest feature")
-    run = mfdl.replay(calibrated, scaled, seeds=[0], progress=False)
+    run = replay(calibrated, scaled, seeds=[0], progress=False)
     assert run.statement().endswith("\nnot covered, declared public: the largest feature")
     assert run.statement(1e-3).startswith(str(dataclasses.replace(calibrated.guarantee, stated_delta=1e-3)))
-    assert mfdl.replay(calibrated, task, seeds=[0], progress=False).statement() == str(calibrated.guarantee)
+    assert replay(calibrated, task, seeds=[0], progress=False).statement() == str(calibrated.guarantee)
     refuses("public_constants must say in words", dataclasses.replace, task, public_constants=" ")
 
 
 def test_an_empty_bin_sends_its_noise():
-    calibrated = mfdl.calibrate(
-        algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), mfdl.Privacy(**ASKED_OF_BINS), noise_std=3.0
-    )
-    run = mfdl.replay(calibrated, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), Privacy(**ASKED_OF_BINS), noise_std=3.0)
+    run = replay(calibrated, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)
     sent = run.seeds[0].messages
     assert sent.shape == (200, 3, 5)
     assert (np.abs(sent).max(axis=2) > 0).all()
@@ -455,6 +447,6 @@ def test_an_empty_bin_sends_its_noise():
 
 def test_other_schemes_are_not_amplified():
     """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=2.0)
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(calibrated, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

@@ -156,8 +156,6 @@ def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_g
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
 class OwnNoise(NoiseOperator):
-    """Identity, of a user's own class."""
-
     def __init__(self, num_steps, num_nodes):
         self.num_steps, self.num_nodes = num_steps, num_nodes
         super().__init__((num_steps * num_nodes, num_steps * num_nodes))

@@ -5,30 +5,28 @@ import pytest
 from numpy.testing import assert_allclose
 from vocabulary import dynamics_on, each, given, st
 
-import mfdl
-from mfdl import Cyclic, algorithms, factorization
+from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip
 from mfdl.algorithms import registry
 from mfdl.archive import SUFFIX
 from mfdl.factorization import NotConverged, factorize, factorize_nodes, optimal_covariance, prefix_sum_encoder, problem
 from mfdl.factorization.solutions import Solutions, keeping
 from mfdl.testing import optimal_loss_reference
 
-GOSSIP = mfdl.gossip.metropolis_hastings("path:n=3")
-SCHEME = mfdl.Cyclic(epochs=2, period=2)
+GOSSIP = gossip.metropolis_hastings("path:n=3")
+SCHEME = Cyclic(epochs=2, period=2)
 MECHANISMS = ("mafalda", "mafalda-l", "mafalda-classes", "d-mf", "corn", "kronecker", "per-mode", "joint")
 
 
 def build(name, **changed):
-    return registry.build_tuned(name, mfdl.Dynamics(GOSSIP, **changed), SCHEME, coalition_size=changed.pop("q", 0))
+    return registry.build_tuned(name, Dynamics(GOSSIP, **changed), SCHEME, coalition_size=changed.pop("q", 0))
 
 
 def in_coalitions(_):
-    return registry.build_tuned("corn", mfdl.Dynamics(GOSSIP), SCHEME, coalition_size=1)
+    return registry.build_tuned("corn", Dynamics(GOSSIP), SCHEME, coalition_size=1)
 
 
 @pytest.fixture
 def solved_problems(monkeypatch):
-    """Keys of what was solved."""
     keys, put = [], Solutions.put
     monkeypatch.setattr(Solutions, "put", lambda self, key, answer: keys.append(key) or put(self, key, answer))
     return keys
@@ -61,8 +59,8 @@ def test_rates_share_a_solution_and_weights_and_tolerances_do_not(solved_problem
         assert len(set(solved_problems)) == len(solved_problems) == 1
         build("mafalda@last:1:0.1")
         build("mafalda", momentum=0.5)
-        factorization.factorize(mfdl.Dynamics(GOSSIP), SCHEME, tolerance=1e-2)
-        factorization.factorize(mfdl.Dynamics(GOSSIP), mfdl.Cyclic(epochs=4, period=1))
+        factorization.factorize(Dynamics(GOSSIP), SCHEME, tolerance=1e-2)
+        factorization.factorize(Dynamics(GOSSIP), Cyclic(epochs=4, period=1))
     assert len(set(solved_problems)) == len(solved_problems) == 5
 
 

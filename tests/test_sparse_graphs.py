@@ -1,7 +1,5 @@
 """Graphs as arrays, and as names in every public function that takes one."""
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 from typing import Any
@@ -12,8 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
-import mfdl
-from mfdl import gossip, graphs, tasks
+from mfdl import Cyclic, Privacy, algorithms, gossip, graphs, losses, tasks, trust
 from mfdl.decor_search import corollary_noise
 from mfdl.gossip import randomized
 from mfdl.graphs import loading, named
@@ -62,18 +59,9 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
 
 @each(
     "text",
-    "1,2\n",
-    "a b\n",
-    "1 2 3\n",
-    "1 2\n3\n",
-    "1\n2\n",
-    "1 2 3\n4\n",
-    "01 2\n",
-    "# 1\n1 2\n",
-    "-1 2\n",
-    "",
+    "1,2\n", "a b\n", "1 2 3\n", "1 2\n3\n", "1\n2\n", "1 2 3\n4\n", "01 2\n", "# 1\n1 2\n", "-1 2\n", "",
     "9" * 19 + " 1\n",
-)
+)  # fmt: skip
 def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text(text)
@@ -137,10 +125,10 @@ def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
 def test_the_account_of_many_nodes_has_no_array_of_nodes_by_nodes():
     """40,000 nodes: such an array would take 12.8 GB."""
     dynamics = dynamics_on(graphs.load_sparse("ring:n=40000"))
-    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
+    algorithm = algorithms.dp_dsgd(dynamics, Cyclic(epochs=1, period=2))
     tracemalloc.start()
     try:
-        mfdl.losses(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), progress=False)
+        losses(algorithm, Privacy(trust.LDP(), **ZERO_OUT), progress=False)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -1,7 +1,5 @@
 """Factorizations over steps and nodes: what a richer form saves, figures of small runs, files, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -182,9 +180,7 @@ def test_the_average_of_the_models_counts():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("graph", "scheme"), [("path:n=2", Cyclic(1, 1)), ("path:n=2", Single(3)), (None, Cyclic(2, 2))]
-)
+@each("graph, scheme", ("path:n=2", Cyclic(1, 1)), ("path:n=2", Single(3)), (None, Cyclic(2, 2)))
 def test_smallest_cases(kind, graph, scheme):
     """One step; one record for every step; one node, where all forms are one encoder."""
     W = gossip.from_array(np.eye(1)) if graph is None else half_lazy(graph)
@@ -206,8 +202,7 @@ def test_smallest_cases(kind, graph, scheme):
 def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     star = gossip.uniform("star:n=3")
     for dynamics in (Dynamics(star), Dynamics(gossip.sequence([PATH.gossip, gossip.metropolis_hastings("ring:n=4")]))):
-        with pytest.raises(UnsupportedMechanism, match=r"modes of one symmetric gossip matrix.*joint for small"):
-            KINDS[kind](dynamics, SCHEME)
+        unsupported("modes of one symmetric gossip matrix.*joint", KINDS[kind], dynamics, SCHEME)
     some = ErrorWeights("all", [1, 0, 0, 0])
     unsupported("couples the modes.*use", lambda: KINDS[kind](PATH, SCHEME, weights=some))
     for dynamics, weights in ((Dynamics(star), ErrorWeights()), (PATH, some)):
@@ -312,7 +307,7 @@ def test_what_is_refused(solve, error, scheme, options, message):
 def test_a_solution_that_stopped_says_so(kind):
     stopped = KINDS[kind](PATH, SCHEME, tolerance=1e-9, max_iterations=1)
     assert stopped.status == "stopped"
-    refuses(".", stopped.require_converged, 1e-9, error=NotConverged)
+    refuses(None, stopped.require_converged, 1e-9, error=NotConverged)
     assert stopped.lower_bound <= optimal_joint(PATH, SCHEME).objective * (1 + 1e-9)
     algorithm = spatio_temporal_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
     assert_allclose(noise_error(algorithm).value * stopped.sensitivity**2, stopped.objective, rtol=1e-8)
@@ -331,9 +326,7 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("kind", "groups", "q"), [*((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)]
-)
+@each("kind, groups, q", *((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1))
 def test_files_keep_everything(written, kind, groups, q):
     solution, path = written(kind, groups, q)
     loaded = factorization.load(path).factorization

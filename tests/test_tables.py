@@ -14,7 +14,7 @@ from small_tasks import classes, regression
 from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, algorithms, gossip, graphs, replay, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Losses, Privacy, account, algorithms, gossip, graphs, replay, trust
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS, plot_runs
 
@@ -23,9 +23,7 @@ ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
 
 
 def trained(task=regression, dynamics=RING, **options):
-    mechanism = mfdl.calibrate(
-        algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0
-    )
+    mechanism = mfdl.calibrate(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), Privacy(trust.LDP(), **ASKED), noise_std=1.0)
     return replay(mechanism, task(), seeds=[0, 5], **options)
 
 
@@ -100,7 +98,7 @@ def florentine():
 
 @pytest.fixture(scope="module")
 def pairs(florentine):
-    return mfdl.pairwise(florentine, mfdl.Privacy(release="none", **ASKED))
+    return mfdl.pairwise(florentine, Privacy(release="none", **ASKED))
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
@@ -121,10 +119,7 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row["bound"] == (loss.adaptive_bound if adaptive else loss.bound)
         assert row["trust"] == "pndp"
     if adaptive:
-        assert (
-            attacker["mu"].max()
-            == mfdl.account(florentine, mfdl.Privacy(trust.PNDP(["Medici"]), **options), noise_std=2.0).mu
-        )
+        assert attacker["mu"].max() == account(florentine, Privacy(trust.PNDP(["Medici"]), **options), noise_std=2.0).mu
 
 
 def test_the_matrix_and_its_worst_pair(pairs):
@@ -145,7 +140,7 @@ def test_a_heat_map_of_one_number_says_why(pairs):
     for adaptive in (True, False):
         title = pairs.heatmap(adaptive=adaptive).get_title(loc="left")
         assert ("all equal: the bound with all messages seen" in title) == adaptive
-    public = mfdl.pairwise(pairs.algorithm, mfdl.Privacy(**ASKED), make_trust=lambda v: trust.LDP())
+    public = mfdl.pairwise(pairs.algorithm, Privacy(**ASKED), make_trust=lambda v: trust.LDP())
     assert "all equal" not in public.heatmap().get_title(loc="left")
 
 
@@ -163,11 +158,11 @@ def test_losses_of_one_question_have_one_attacker(florentine):
 def test_distances_follow_links_of_any_round():
     W = [[[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]]
     sequence = gossip.sequence([gossip.from_array(np.array(matrix)) for matrix in W])
-    losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), mfdl.Privacy(release="none", **ASKED))
+    losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), Privacy(release="none", **ASKED))
     distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
     assert (distance["0", "1"], distance["0", "2"]) == (1, 2)
     apart = gossip.from_array(np.eye(2))
-    rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), mfdl.Privacy(release="none", **ASKED)).rows(
+    rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), Privacy(release="none", **ASKED)).rows(
         adaptive=False
     )
     assert [row["distance"] for row in rows] == [None, None]

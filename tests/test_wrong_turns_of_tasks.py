@@ -1,4 +1,4 @@
-"""Mistakes with tasks, Datasets and training: each is refused with the way out. What looks odd and works comes last."""
+"""Mistakes with tasks, Datasets and training, and settings that are rarely meant: each with its way out."""
 
 import copy
 import functools
@@ -9,11 +9,11 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
-from vocabulary import refuses
-from wrong_turns import TASK, A, G, M, W, entropy, linear, require_refused, same, task, x, y
+from vocabulary import each, refuses
+from wrong_turns import TASK, A, D, G, M, P, W, entropy, linear, require_refused, same, task, x, y
 
-from mfdl import replay, tasks
-from mfdl.errors import UnsupportedMechanism
+import mfdl
+from mfdl import UnsupportedMechanism, replay, tasks
 
 PAIRS = TensorDataset(torch.tensor(x), torch.tensor(y))
 COPY = "functools.partial(copy.deepcopy, module)"
@@ -129,16 +129,13 @@ WORKS = {
     "a module that is there": lambda: same(task(), task(build_module=functools.partial(copy.deepcopy, linear()))),
     "squares for numbers": lambda: (
         task(
-            kind="regression",
-            build_module=lambda: nn.Sequential(linear(1), nn.Flatten(0)),
-            loss=nn.MSELoss(),
-            targets=y * 1.0,
-            test_targets=y * 1.0,
+            kind="regression", build_module=lambda: nn.Sequential(linear(1), nn.Flatten(0)), loss=nn.MSELoss(),
+            targets=y * 1.0, test_targets=y * 1.0,
         ).num_nodes
         == 4
     ),
     "a loss with its own reduction": lambda: task(loss=nn.CrossEntropyLoss(reduction="sum")).num_nodes == 4,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -153,3 +150,45 @@ def test_tables_of_pandas_are_arrays():
     assert same(task(), task(**tables))
     refuses(r"of object; give features.to_numpy\(float\)", lambda: task(features=table.assign(city="Lyon")))
     refuses(r"features must be finite .* got nan in row", lambda: task(features=table.mask(table > 1)))
+
+
+IDENTITY = mfdl.gossip.from_array(np.eye(4))
+
+
+def maps(size: float):
+    return mfdl.algorithms.from_maps({"P": np.eye(4), "Q": -np.eye(4), "K": size * W.dense()}, P)
+
+
+WARNED = {
+    "no averaging": (lambda: mfdl.Dynamics(IDENTITY), ["4 nodes", "never average", "metropolis_hastings"]),
+    "no averaging in any round": (lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])), ["never average"]),
+    "a wide root": (lambda: mfdl.algorithms.bsr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps", "at most 6"]),
+    "a wide inverse": (lambda: mfdl.algorithms.bisr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps"]),
+    "a wide encoder": (lambda: mfdl.factorization.square_root_encoder(3, 4), ["bandwidth 4", "T = 3 steps"]),
+    "wide bands": (lambda: mfdl.algorithms.toeplitz(D, mfdl.EveryStep(6), bandwidth=9), ["bandwidth 9", "T = 6"]),
+    "maps that grow": (lambda: maps(1.5), ["unstable", "1.5 times", "in 6 steps", "rows of K that sum to 1"]),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_setting_that_is_rarely_meant_is_a_warning_with_the_way_out(name):
+    call, words = WARNED[name]
+    with pytest.warns(mfdl.errors.UnusualSetting) as caught:
+        call()
+    (message,) = {str(warning.message) for warning in caught}
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.filterwarnings("error::mfdl.errors.UnusualSetting")
+@each(
+    "call",
+    lambda: mfdl.Dynamics(mfdl.gossip.from_array(np.eye(1))),
+    lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, W])),
+    lambda: mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1, momentum=0.99), P),
+    lambda: mfdl.algorithms.bsr(D, P, bandwidth=6), lambda: mfdl.algorithms.bisr(D, P), lambda: maps(1.0),
+    lambda: mfdl.algorithms.gradient_tracking(mfdl.Dynamics(W, 0.1), P),
+    lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P), lambda: mfdl.algorithms.delayed_dsgd(D, P),
+    lambda: mfdl.algorithms.two_hop_dsgd(D, P),
+)  # fmt: skip
+def test_no_false_alarm(call):
+    call()

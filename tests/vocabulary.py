@@ -26,7 +26,7 @@ def each(names, *rows, **options):
 
 
 def refuses(keyword, call, /, *arguments, error=InvalidInput, **options):
-    """Makes the call; passes where it raises this error with the keyword, a pattern, in its text."""
+    """Makes the call; passes where it raises this error with the keyword, a pattern, in its text; None is any text."""
     with pytest.raises(error, match=keyword):
         call(*arguments, **options)
 

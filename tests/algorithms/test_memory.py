@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from vocabulary import ZERO_OUT, each, given, refuses, st
+from vocabulary import ZERO_OUT, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, tasks, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, tasks, trust
 from mfdl.algorithms import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.audit import audit
@@ -206,8 +206,7 @@ def test_what_the_equations_do_not_cover_is_refused(name):
     for options in ({"weight_decay": 0.1}, {"gossip_rounds": 2}, {"momentum": 0.5}):
         if (name, "momentum" in options) == ("gradient-tracking", True):
             continue
-        with pytest.raises(UnsupportedMechanism, match=name):
-            algorithms.build(name, Dynamics(STAR, 0.5, **options), EveryStep(2))
+        unsupported(name, algorithms.build, name, Dynamics(STAR, 0.5, **options), EveryStep(2))
 
 
 @each(

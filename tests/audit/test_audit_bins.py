@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 from scipy import stats
-from vocabulary import dynamics_on, given, st
+from vocabulary import dynamics_on, each, given, st
 
 import mfdl
-from mfdl import InvalidInput, NoiseKey, audit, trust
+from mfdl import BallsInBins, Cyclic, InvalidInput, Losses, NoiseKey, Privacy, audit, calibrate, graphs, trust
 from mfdl.audit import AuditSettings, bin_draws
 from mfdl.audit.audited_claims import AuditedClaim, AuditedClaims
 from mfdl.audit.auditing import FEWEST, BinRatio, BinsAttack, whitened
@@ -30,8 +30,8 @@ COMMAND = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2"]
 
 def algorithm(build=mfdl.algorithms.dp_dsgd, graph="ring:n=3", epochs=2, bins=4):
     dynamics = dynamics_on(graph, 0.1)
-    public = build(dynamics, mfdl.Cyclic(epochs, bins))
-    return dataclasses.replace(public, participation=mfdl.BallsInBins(epochs, bins))
+    public = build(dynamics, Cyclic(epochs, bins))
+    return dataclasses.replace(public, participation=BallsInBins(epochs, bins))
 
 
 def mafalda(epochs, bins):
@@ -39,7 +39,7 @@ def mafalda(epochs, bins):
 
 
 def mechanism(noise_std=0.9):
-    return mfdl.calibrate(algorithm(), mfdl.Privacy(**CIRCUMSTANCES), noise_std=noise_std)
+    return calibrate(algorithm(), Privacy(**CIRCUMSTANCES), noise_std=noise_std)
 
 
 @pytest.mark.slow
@@ -60,12 +60,12 @@ def test_half_the_noise_is_seen():
 
 def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monkeypatch):
     settings = AuditSettings(mechanism(), trust=LDP)
-    guaranteed, stronger, curves = (mechanism().guarantee.curve, mechanism(1.0).guarantee.curve, mfdl.Losses.curves)
+    guaranteed, stronger, curves = (mechanism().guarantee.curve, mechanism(1.0).guarantee.curve, Losses.curves)
     claims = AuditedClaims.of(settings)
     assert not claims.notes
     assert claims.by_victim[0] == AuditedClaim((guaranteed,))
     assert guaranteed.epsilon(1e-5) > stronger.epsilon(1e-5)
-    monkeypatch.setattr(mfdl.Losses, "curves", lambda losses, noise_std: curves(losses, 1.0))
+    monkeypatch.setattr(Losses, "curves", lambda losses, noise_std: curves(losses, 1.0))
     claims = AuditedClaims.of(settings)
     assert claims.by_victim[0].curves == (stronger, guaranteed)
     assert claims.by_victim[0].epsilon(1e-5) == stronger.epsilon(1e-5)
@@ -118,22 +118,14 @@ class Exact:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epochs", "adjacency", "ways"), [(2, "zero-out", ("kept", "lost")), (3, "replace-one", ("replaced",))]
-)
+@each("epochs, adjacency, ways", (2, "zero-out", ("kept", "lost")), (3, "replace-one", ("replaced",)))
 def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, ways):
     """The very curve of the canary, at a level of a half: more than the limit once in a thousand such tests."""
     level, audits = 0.5, 100
     settings = AuditSettings(
-        mafalda(epochs, 2),
-        trust=LDP,
-        adjacency=adjacency,
-        clip_norm=1.0,
-        noise_std=1.5,
-        trials=400,
-        victim=0,
+        mafalda(epochs, 2), trust=LDP, adjacency=adjacency, clip_norm=1.0, noise_std=1.5, trials=400, victim=0,
         level=level,
-    )
+    )  # fmt: skip
     attack, refuted = BinsAttack(settings), 0
     canary = attack.candidates([0])[1]
     claim = AuditedClaim((Exact(whitened(canary, settings.circumstances, bins_seen=False)[1], ways),))
@@ -172,12 +164,10 @@ DRAW_SETTINGS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 
 
 
 def drawn_mechanism(bins=3, epochs=2, nodes=4):
-    graph = mfdl.graphs.load(f"ring:n={nodes}")
+    graph = graphs.load(f"ring:n={nodes}")
     dynamics = dynamics_on(graph, 0.1)
-    return mfdl.calibrate(
-        mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)),
-        mfdl.Privacy(**DRAW_CIRCUMSTANCES),
-        noise_std=0.9,
+    return calibrate(
+        mfdl.algorithms.dp_dsgd(dynamics, BallsInBins(epochs, bins)), Privacy(**DRAW_CIRCUMSTANCES), noise_std=0.9
     )
 
 
@@ -373,8 +363,8 @@ def test_log_moments_are_finite_for_many_records():
 def test_the_statistic_is_the_ratio_of_dense_mixtures(epochs, bins, adjacency, public, seed):
     """Of an encoder, by densities of all rows at once; a public bin is one of them."""
     dynamics = dynamics_on("path:n=2", 0.1)
-    cyclic = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs, bins))
-    algorithm = dataclasses.replace(cyclic, participation=mfdl.BallsInBins(epochs, bins))
+    cyclic = mfdl.algorithms.mafalda(dynamics, Cyclic(epochs, bins))
+    algorithm = dataclasses.replace(cyclic, participation=BallsInBins(epochs, bins))
     settings = AuditSettings(algorithm, trust=trust.LDP(), adjacency=adjacency, clip_norm=1.3, noise_std=0.7)
     canary = BinsAttack(settings).candidates([0])[0]
     view = canary.view

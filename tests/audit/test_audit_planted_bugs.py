@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.linalg import toeplitz
-from vocabulary import ZERO_OUT, dynamics_on
+from vocabulary import ZERO_OUT, dynamics_on, each
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, privacy
 from mfdl.algorithms import registry
@@ -57,8 +57,6 @@ class Planted(Training):
 
 
 class Rewired(Training):
-    """Injects another matrix times the same base noise."""
-
     def __init__(self, algorithm, injected, **more):
         super().__init__(algorithm, **more)
         self.injected = injected
@@ -237,9 +235,7 @@ COORDINATE_BUGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("bug", "node"), [("the same", 0), ("the same", 3), ("the opposite", 1), ("the second alone is quiet", 2)]
-)
+@each("bug, node", ("the same", 0), ("the same", 3), ("the opposite", 1), ("the second alone is quiet", 2))
 def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
     algorithm = build("dp-dsgd", Cyclic(2, 2))
     result = audited(

@@ -103,13 +103,9 @@ class TestAgainstFractions:
 
     @each(
         "name, attackers, steps",
-        ("path:n=6", [0], 5),
-        ("path:n=7", [3], 6),
-        ("star:n=6", [2], 6),
-        ("ring:n=8", [0, 1], 4),
-        ("florentine", [0], 6),
-        ("florentine", [0, 12], 5),
-    )
+        ("path:n=6", [0], 5), ("path:n=7", [3], 6), ("star:n=6", [2], 6), ("ring:n=8", [0, 1], 4),
+        ("florentine", [0], 6), ("florentine", [0, 12], 5),
+    )  # fmt: skip
     def test_gossip_averaging_exposes_what_its_knowledge_matrix_does(self, name, attackers, steps):
         graph = graphs.load(name)
         solved = reconstruct(on(graph, steps), trust.PNDP(attackers), gradients=FIRST, release="none")

@@ -81,14 +81,10 @@ class TestAnswer:
 
     @each(
         "trust, attackers",
-        (["eavesdropper"], []),
-        (["colluding", "--colluders", "0,#2"], ["0", "2"]),
-        (["coalitions", "--coalition-size", "1"], []),
-        (["full-collusion"], []),
-        (["central"], []),
-        (["released", "--release", "average"], []),
-        (["pndp", "--attackers", "3,0"], ["0", "3"]),
-    )
+        (["eavesdropper"], []), (["colluding", "--colluders", "0,#2"], ["0", "2"]),
+        (["coalitions", "--coalition-size", "1"], []), (["full-collusion"], []), (["central"], []),
+        (["released", "--release", "average"], []), (["pndp", "--attackers", "3,0"], ["0", "3"]),
+    )  # fmt: skip
     def test_every_trust_name(self, trust, attackers, capsys):
         answer = account(capsys, *DECOR, "--trust", *trust)
         assert answer["attackers"] == attackers
@@ -181,9 +177,7 @@ class TestNoise:
         assert answer["worst_mu_adaptive"] == pytest.approx(0.5)
         assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) * 2)
 
-    @pytest.mark.parametrize(
-        "options", [["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"]]
-    )
+    @each("options", ["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"])
     def test_no_noise_is_infinite_and_no_error(self, options, capsys, tmp_path):
         answer = account(capsys, *SMALL, *options, "--out", str(tmp_path))
         assert answer["noise_std"] == 0.0
@@ -413,17 +407,14 @@ def test_the_table_has_no_column_of_mu(capsys):
 @each(
     "arguments, message",
     (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
-    (["--noise-multiplier", "1"], "give --noise-std, or --epsilon"),
-    (["--lipschitz", "1"], "--lipschitz 1.0"),
+    (["--noise-multiplier", "1"], "give --noise-std, or --epsilon"), (["--lipschitz", "1"], "--lipschitz 1.0"),
     (["--trust", "pndp", "--attackers", "0", "--release", "none"], "--release none"),
-    (["--trust", "pndp", "--all-attackers"], "--all-attackers: "),
-    (["--unit", "user"], "--unit user needs"),
-    (["--steps", "7"], "steps must be"),
-    (["--epsilon", "0"], "epsilon must be"),
+    (["--trust", "pndp", "--all-attackers"], "--all-attackers: "), (["--unit", "user"], "--unit user needs"),
+    (["--steps", "7"], "steps must be"), (["--epsilon", "0"], "epsilon must be"),
     (["--epsilon", "1", "--noise-std", "1"], "got --noise-std and --epsilon"),
     (["--mechanism", "zip-dl"], "take dp_dsgd, decor or corn"),
     (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
-)
+)  # fmt: skip
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *BINNED, *ASKED, *arguments]) == 2
     output = capsys.readouterr()

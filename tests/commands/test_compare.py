@@ -11,7 +11,7 @@ import re
 import joblib
 import numpy as np
 import pytest
-from finished_runs import step_frame
+from finished_runs import content, step_frame
 from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
 from mfdl import Cyclic, Privacy, algorithms, calibrate, data, graphs, privacy, replay, tasks, trust
@@ -48,10 +48,6 @@ def compare(out, *arguments):
     with contextlib.redirect_stdout(output):
         assert main(["compare", *SMALL, "--out", str(out), "--json", *arguments]) == 0
     return json.loads(output.getvalue())
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def strict_json(path):
@@ -257,7 +253,7 @@ class StopAfter:
 
 @pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
-    refuses(".", lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
+    refuses(None, lambda: run_comparison(CONFIG, tmp_path, progress=StopAfter(0)), error=KeyboardInterrupt)
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]
@@ -373,36 +369,23 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
 
 @each(
     "arguments, message",
-    (["--mu", "0"], "mu must be"),
-    (["--mu", "-1"], "mu must be"),
-    (["--mu", "nan"], "mu must be"),
-    (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
-    (["--epsilon", "1", "--delta", "1"], "delta must be"),
+    (["--mu", "0"], "mu must be"), (["--mu", "-1"], "mu must be"), (["--mu", "nan"], "mu must be"),
+    (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"), (["--epsilon", "1", "--delta", "1"], "delta must be"),
     (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
-    (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
-    (["--mechanisms", "none,none"], "distinct"),
-    (["--mechanisms", ","], "at least one mechanism"),
-    (["--mechanisms", "file:none.npz"], "cannot read"),
-    (["--task", "digit"], "did you mean 'digits'"),
-    (["--graph", "florentin"], "did you mean 'florentine'"),
-    (["--gossip", "unifrm"], "did you mean 'uniform'"),
-    (["--adjacency", "replace"], "replace-one"),
-    (["--epochs", "0"], "epochs must be"),
-    (["--seeds", "0"], "seeds must be"),
-    (["--eval-every", "0"], "eval_every must be"),
-    (["--lr", "0"], "learning_rate must be"),
+    (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"), (["--mechanisms", "none,none"], "distinct"),
+    (["--mechanisms", ","], "at least one mechanism"), (["--mechanisms", "file:none.npz"], "cannot read"),
+    (["--task", "digit"], "did you mean 'digits'"), (["--graph", "florentin"], "did you mean 'florentine'"),
+    (["--gossip", "unifrm"], "did you mean 'uniform'"), (["--adjacency", "replace"], "replace-one"),
+    (["--epochs", "0"], "epochs must be"), (["--seeds", "0"], "seeds must be"),
+    (["--eval-every", "0"], "eval_every must be"), (["--lr", "0"], "learning_rate must be"),
     (["--clip-norm", "-1"], "clip_norm must be"),
     (["--period", "1000"], "each node needs at least period=1000 records"),
-    (["--device", "abacus"], "device 'abacus' cannot be used"),
-    (["--jobs", "0"], "jobs must be"),
+    (["--device", "abacus"], "device 'abacus' cannot be used"), (["--jobs", "0"], "jobs must be"),
     (["--trust", "coalitions"], "needs coalition_size"),
     (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
-    (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
-    (["--unit", "agent"], "unit"),
-    (["--trust", "pndp", "--attackers", "9"], "9"),
-    (["--partition", "dirichlet:beta=1"], "dirichlet"),
-    (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
-    (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
+    (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"), (["--unit", "agent"], "unit"),
+    (["--trust", "pndp", "--attackers", "9"], "9"), (["--partition", "dirichlet:beta=1"], "dirichlet"),
+    (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"), (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
     (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
     (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
     ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
@@ -410,13 +393,10 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
     (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
     (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),
     ([*CORN, "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
-    ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"),
-    (["--graph", "g.csv"], "--largest-component"),
-    (["--gossip", "w.csv"], "row"),
-    (["--task", "housing"], "must be finite"),
-    (["--out", "g.csv"], "cannot write"),
+    ([*CORN, "colluding", "--colluders", "Nobody"], "Nobody"), (["--graph", "g.csv"], "--largest-component"),
+    (["--gossip", "w.csv"], "row"), (["--task", "housing"], "must be finite"), (["--out", "g.csv"], "cannot write"),
     (["--out", "g.csv/c"], "cannot write"),
-)
+)  # fmt: skip
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a mechanism was built")

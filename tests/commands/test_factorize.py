@@ -1,7 +1,5 @@
 """`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps; `--curvature` of the commands."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -45,12 +43,9 @@ def factorize(capsys, *arguments, code=0):
 
 @each(
     "mechanism, status",
-    ("mafalda", "optimal"),
-    ("mafalda-classes", "optimal"),
-    ("mafalda-l", "optimal"),
-    ("d-mf", "fixed"),
+    ("mafalda", "optimal"), ("mafalda-classes", "optimal"), ("mafalda-l", "optimal"), ("d-mf", "fixed"),
     ("bsr", "fixed"),
-)
+)  # fmt: skip
 def test_json_keys_and_certificate(mechanism, status, capsys):
     answer = factorize(capsys, "--mechanism", mechanism)
     assert set(answer) == TEMPORAL_KEYS

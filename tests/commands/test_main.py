@@ -49,9 +49,7 @@ def test_version_and_help(capsys):
     assert all(name in output for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
-@pytest.mark.parametrize(
-    "start", [["-c", "import sys; from mfdl.commands import main; sys.exit(main())"], ["-m", "mfdl"]]
-)
+@each("start", ["-c", "import sys; from mfdl.commands import main; sys.exit(main())"], ["-m", "mfdl"])
 def test_console_script_runs_in_a_process_of_its_own(start):
     command = [sys.executable, *start, "factorise"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -80,14 +80,9 @@ def test_a_design_is_trained_by_the_options_that_it_stands_for(tmp_path, capsys)
     name = "dp-dsgd,b=2,k=3,rounds=2,average:4"
     config = Experiment(design=name, graph="ring:n=4", mu=1.0)
     assert config == Experiment(
-        mechanisms=("dp-dsgd",),
-        period=2,
-        epochs=3,
-        gossip_rounds=2,
-        release_model="average:4",
-        graph="ring:n=4",
+        mechanisms=("dp-dsgd",), period=2, epochs=3, gossip_rounds=2, release_model="average:4", graph="ring:n=4",
         mu=1.0,
-    )
+    )  # fmt: skip
     given = ["compare", "--design", name, "--graph", "ring:n=4", "--task", "logistic:train_records=80,test_records=20"]
     assert main([*given, "--mu", "1", "--seeds", "1", "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from finished_runs import content
 from vocabulary import refuses
 
 from mfdl import files
@@ -25,10 +26,6 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     assert main([*ARGUMENTS[:-1], str(folder)]) == 0
     return folder
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -96,12 +93,12 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
 
     with monkeypatch.context() as patch:
         patch.setattr(comparing.Path, "unlink", killed)
-        refuses(".", main, [*ARGUMENTS, "--overwrite"], error=Killed)
+        refuses(None, main, [*ARGUMENTS, "--overwrite"], error=Killed)
     assert json.loads((out / comparing.RESULTS).read_text())["runs"] == []
     assert (out / comparing.PNG).exists()
     with monkeypatch.context() as patch:
         patch.setattr(comparing, "run_missing", killed)
-        refuses(".", main, ARGUMENTS, error=Killed)
+        refuses(None, main, ARGUMENTS, error=Killed)
     assert {path.name for path in out.iterdir()} == {"runs", "results.json", "steps.mfdl"}  # of its finished runs
 
 

@@ -88,20 +88,16 @@ def for_ever():
 
 @each(
     "act, kind",
-    (lambda: None, "accepted"),
-    (lambda: refuse("n must be at least 1, got 0."), "refused"),
-    (lambda: refuse("bad"), "no words"),
-    (broken, "traceback"),
-    (for_ever, "hang"),
-    (lambda: sys.exit(0), "traceback"),
-    (lambda: Path("a.json").write_text("{") and None, "partial file"),
+    (lambda: None, "accepted"), (lambda: refuse("n must be at least 1, got 0."), "refused"),
+    (lambda: refuse("bad"), "no words"), (broken, "traceback"), (for_ever, "hang"),
+    (lambda: sys.exit(0), "traceback"), (lambda: Path("a.json").write_text("{") and None, "partial file"),
     (lambda: Path(".a.json.x.tmp").write_text("{}") and None, "partial file"),
     (lambda: Path("a.npz").write_bytes(b"PK") and None, "partial file"),
     (lambda: Path("a.json").write_text("{}") and None, "accepted"),
     (lambda: Path("kept.json").unlink() or refuse("n must be at least 1, got 0."), "partial file"),
     (lambda: CASES.command(["factorize", "--epochs", "-1"]), "refused"),
     (lambda: CASES.command(["mechanisms"]), "accepted"),
-)
+)  # fmt: skip
 def test_the_judge(act, kind, tmp_path):
     seconds = 0.2 if kind == "hang" else 60.0
     assert judged(act, tmp_path, seconds, before=["kept.json"]) == kind

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from finished_runs import content
 from vocabulary import refuses
 
 from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files
@@ -83,10 +84,6 @@ class Stream:
     def flush(self):
         self.full.moment("flush")
         self.file.flush()
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def save_checkpoint(folder, value):

@@ -63,7 +63,6 @@ def dynamics():
 
 @functools.cache
 def built(name, scheme):
-    """The algorithm of a name, as the library makes it."""
     for_a_target = {"noise_std": lambda gram: float(gram.max() ** 0.5)} if name.endswith("-bins") else {}
     return mfdl.algorithms.build(name, dynamics(), SCHEMES[scheme], **for_a_target)
 

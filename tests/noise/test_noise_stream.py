@@ -11,7 +11,7 @@ from noises import KINDS, STRUCTURED, OwnNoise, all_steps, base_noise, cases, ex
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import given, refuses, st
 
-from mfdl.errors import InvalidInput, UnusualSetting
+from mfdl.errors import UnusualSetting
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import IndependentNoise, LocalNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, stream
 from mfdl.noise.stream import NoiseStream, StreamState
@@ -144,8 +144,7 @@ def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
         z, v = normals(private_key, 0, [0], 4)[0], normals(shared, 0, [0], 4)[0]
         stream = noise_stream(noise, NU, keys, 4)  # the secret of {1} is not needed
         assert_allclose(stream.step(0), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
-        with pytest.raises(InvalidInput, match=r"the secret of \{0, 1\} is missing"):
-            noise_stream(noise, NU, HolderKeys.given({(0,): private_key}), 4)
+        refuses(r"the secret of \{0, 1\} is missing", noise_stream, noise, NU, HolderKeys.given({(0,): private_key}), 4)
     silent = SpatioTemporalNoise(np.tri(3), np.zeros((2, 1)), np.ones((1, 2), dtype=bool), 2)
     for noise, nu in ((silent, NU), (StepNoise(F, holders, 3, 2), 0.0)):
         assert_array_equal(all_steps(noise_stream(noise, nu, HolderKeys.given({}), 5)), np.zeros((3, 2, 5)))

@@ -9,8 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from vocabulary import each, example, given, refuses, st
 
-import mfdl
-from mfdl import gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
 from mfdl.gossip import randomized
 from mfdl.objective import NoiseObjective, Probes
 from mfdl.objective.estimated_grams import EstimatedGram
@@ -157,8 +156,8 @@ def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, coun
     K = 2 if twice and not random.node_dropout and len(outcomes) <= 3 else 1
     if "learning_rate" in settings:
         settings = settings | {"learning_rate": settings["learning_rate"][:T]}
-    dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **settings)
-    weights = mfdl.ErrorWeights([1.0, 0.5, 2.0][:T], target)
+    dynamics = Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **settings)
+    weights = ErrorWeights([1.0, 0.5, 2.0][:T], target)
     after, F = counted_models == "post-average", rows_of(target, n)
     expected = sum(
         np.prod([p for p, _, _ in sequence])
@@ -173,7 +172,7 @@ def test_the_gram_of_one_draw_counts_those_who_are_present(case, target, seed):
     random, _ = case
     drawn, n = random.draw(3, seed), random.num_nodes
     present = np.ones((3, n)) if drawn.present is None else drawn.present
-    counted = NoiseObjective(mfdl.Dynamics(drawn.gossip, momentum=0.3), 3, mfdl.ErrorWeights([1.0, 0.5, 2.0], target))
+    counted = NoiseObjective(Dynamics(drawn.gossip, momentum=0.3), 3, ErrorWeights([1.0, 0.5, 2.0], target))
     rounds = [(drawn.gossip.at(t).dense(), np.diag(present[t].astype(float))) for t in range(3)]
     expected = gram_of(rounds, 3, 1, counted.dynamics, counted.step_weights, True, rows_of(target, n))
     assert_allclose(counted.over_steps(present.astype(bool)), expected, atol=1e-12)
@@ -181,7 +180,7 @@ def test_the_gram_of_one_draw_counts_those_who_are_present(case, target, seed):
 
 def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():
     ring, T = gossip.metropolis_hastings("ring:n=6"), 5
-    counted = NoiseObjective(mfdl.Dynamics(ring), T)
+    counted = NoiseObjective(Dynamics(ring), T)
     for random in (randomized.nodes(ring, 0.3), randomized.pairs("ring:n=6")):
         exact = counted.averaged(random)
         drawn = counted.averaged(dataclasses.replace(random, moments=None), Probes(24, seed=1))
@@ -190,35 +189,35 @@ def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():
         assert abs(drawn.trace.value - np.trace(exact)) < 1.5 * drawn.trace.error < 0.2 * np.trace(exact)
         assert_allclose(drawn.gram, exact, atol=0.1 * exact.max())
     assert isinstance(counted.averaged(randomized.matchings("ring:n=6")), EstimatedGram)
-    released = dataclasses.replace(counted, weights=mfdl.ErrorWeights("released:average:2"))
+    released = dataclasses.replace(counted, weights=ErrorWeights("released:average:2"))
     assert isinstance(released.averaged(randomized.nodes(ring, 0.3)), EstimatedGram)
 
 
 def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
-    path, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=2, period=2)
+    path, participation = gossip.metropolis_hastings("path:n=3"), Cyclic(epochs=2, period=2)
     outcomes = [gossip.from_array(W) for _, W, _ in outcomes_of_pairs(GRAPHS["path"])]
     sequences = [gossip.sequence(s, repeat=False) for s in itertools.product(outcomes, repeat=4)]
-    posed = [mfdl.factorization.problem(mfdl.Dynamics(s), participation) for s in sequences]
+    posed = [factorization.problem(Dynamics(s), participation) for s in sequences]
     random, tight = randomized.pairs("path:n=3"), {"tolerance": 1e-8}
-    algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(sequences[5]), participation, averaged_over=random, **tight)
+    algorithm = algorithms.mafalda(Dynamics(sequences[5]), participation, averaged_over=random, **tight)
     solved = algorithm.factorization
     X = solved.encoder.T @ solved.encoder
     assert np.mean([p.objective(X) for p in posed]) == pytest.approx(solved.objective, rel=1e-9)
     assert solved.gap < 1e-8
     for p in posed[::5]:  # made for one draw, so worse for all together
-        other = mfdl.factorization.solve_problem(p, **tight).encoder
+        other = factorization.solve_problem(p, **tight).encoder
         assert np.mean([q.objective(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
-    estimated = mfdl.factorization.factorize(
-        mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
+    estimated = factorization.factorize(
+        Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
     )
-    assert isinstance(estimated, mfdl.factorization.temporal.EstimatedFactorization)
+    assert isinstance(estimated, factorization.temporal.EstimatedFactorization)
     assert abs(estimated.objective - solved.objective) < 2 * estimated.objective_error
     assert "8 draws of random pairs" in estimated.notes[0]
 
 
 RING = gossip.metropolis_hastings("ring:n=4")
-ON_RING = NoiseObjective(mfdl.Dynamics(RING), 2)
-TWICE = NoiseObjective(mfdl.Dynamics(RING, gossip_rounds=2), 2)
+ON_RING = NoiseObjective(Dynamics(RING), 2)
+TWICE = NoiseObjective(Dynamics(RING, gossip_rounds=2), 2)
 
 
 @each(

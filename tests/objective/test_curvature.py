@@ -1,14 +1,11 @@
 """Curvature and error weights in the objective: by text and by file, the recursion simulated, what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, Privacy, algorithms, calibrate, factorization, gossip, trust
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
@@ -22,9 +19,8 @@ CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 
 # Spectra
-@pytest.mark.parametrize(
-    ("text", "eigenvalues"),
-    [("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])],
+@each(
+    "text, eigenvalues", ("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])
 )
 def test_power_laws(text, eigenvalues):
     curvature = Curvature.parse(text)
@@ -244,7 +240,7 @@ def test_named_mechanisms_take_it():
     algorithm = algorithms.build(name, TINY, Cyclic(2, 3))
     assert algorithm.name == name
     weights = ErrorWeights.parse(name.partition("@")[2])
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
+    mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     best = factorization.factorize(TINY, Cyclic(2, 3), weights=weights)
     assert_allclose(mechanism.objective_for(weights).value, best.objective, rtol=1e-4)
     way = NoiseObjective(TINY, 6, weights).excess_loss(algorithm.noise, mechanism.noise_std).on_the_way
@@ -254,13 +250,9 @@ def test_named_mechanisms_take_it():
 
 @each(
     "text, weights",
-    ("all", [1, 1, 1, 1]),
-    ("last", [0, 0, 0, 1]),
-    ("last:3", [0, 1, 1, 1]),
-    ("last:2:0.25", [0.25, 0.25, 1, 1]),
-    ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]),
-    ("released:average:2", [0, 0, 0.5, 0.5]),
-)
+    ("all", [1, 1, 1, 1]), ("last", [0, 0, 0, 1]), ("last:3", [0, 1, 1, 1]), ("last:2:0.25", [0.25, 0.25, 1, 1]),
+    ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]), ("released:average:2", [0, 0, 0.5, 0.5]),
+)  # fmt: skip
 def test_step_weights_by_name(text, weights):
     parsed = ErrorWeights.parse(text)
     assert_allclose(parsed.of_steps(4), weights)

@@ -1,7 +1,5 @@
 """Estimates by probes: unbiased, positive semidefinite, and within their error bars as often as they say."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise in the models of every builder: against the operators written out and the definition by hand, and estimated."""
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 
@@ -296,7 +294,6 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
 # Large graphs
 @pytest.fixture
 def large(monkeypatch):
-    """A function that makes graphs of more nodes than given large ones."""
 
     def above(nodes):
         for module in (noise_objective, error_in_models):

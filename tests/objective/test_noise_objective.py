@@ -1,7 +1,5 @@
 """Every form of H against a run of the recursion and dense workloads; the spectral measure against eigenvalues."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc
@@ -353,9 +351,7 @@ def test_a_coarser_measure_is_within_its_accuracy(accuracy):
     assert worst <= accuracy * measure.mass
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"momentum": 0.5, "weight_decay": 0.1}, {"learning_rate": [1.0] * 20 + [0.5] * 20}]
-)
+@each("settings", {}, {"momentum": 0.5, "weight_decay": 0.1}, {"learning_rate": [1.0] * 20 + [0.5] * 20})
 @pytest.mark.parametrize("target", ["nodes", "average", "some"])
 @pytest.mark.parametrize("counted_models", COUNTED_MODELS)
 def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, target, counted_models):

@@ -1,7 +1,5 @@
 """The laws every operator obeys, for all but noise (tests/noise); recursions with random maps against dense ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Published bounds against their published numbers, closed forms, and oracles; what is wrong with them is in facts."""
 
-from __future__ import annotations
-
 import math
 
 import networkx as nx

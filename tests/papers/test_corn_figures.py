@@ -33,9 +33,7 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
     assert [part.verdict for part in judged] == [*verdicts, "refuted"]  # the gain does not depend on epsilon
 
 
-@pytest.mark.parametrize(
-    ("q0", "verdict"), [([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted")]
-)
+@each("q0, verdict", ([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted"))
 def test_verdicts_of_figure_2(q0, verdict):
     lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: [1.0] * 3, covariance_figures.EDGES: [0.7] * 3}
     judged = covariance_figures.judged_seed_groups(

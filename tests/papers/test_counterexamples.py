@@ -1,7 +1,5 @@
 """The claims of the papers at cases small enough to be worked out here: those of the table, and others beside them."""
 
-from __future__ import annotations
-
 import functools
 import math
 from fractions import Fraction

@@ -3,8 +3,6 @@
 The printed or coded form is written out by hand, beside the library's. Numbers with few digits are those of the table.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of facts, and the bibliography with `mfdl mechanisms --cite`, which finds it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

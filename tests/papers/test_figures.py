@@ -43,7 +43,6 @@ ANSWERED = {
 
 
 def half(figure, scale):
-    """A figure of two parts, of which one holds."""
     parts = (
         Verdict("a", [Effect.sampled("here", [2.0, 2.1], 1.0)], "2x", 2.0, 0.5),
         Verdict("b", [Effect.exact("there", -1.0)], "none", float("inf")),
@@ -61,7 +60,6 @@ def broken(figure, scale):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """Three made-up figures in place of the published ones."""
     of = "P", "Figure 1", "It holds", 0.1, 1 / 60
     invented = [
         PublishedFigure(name, *of, f"figures.verdicts:{name}", deviations=("other data",))

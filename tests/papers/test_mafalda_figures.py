@@ -109,9 +109,7 @@ PAIR = budget_panels.GraphPair(
 )
 
 
-@pytest.mark.parametrize(
-    ("same_noise", "verdict"), [(1.5, "confirmed"), (0.9, "refuted"), (1.001, "not settled"), (5.0, "confirmed")]
-)
+@each("same_noise, verdict", (1.5, "confirmed"), (0.9, "refuted"), (1.001, "not settled"), (5.0, "confirmed"))
 def test_smaller_graphs_gain_by_larger_batches_only(same_noise, verdict):
     finals = {"smaller": [*around(0.7, 0.6)], "same noise": [*around(same_noise, same_noise)]}
     finals["larger"] = [1 + SEEDS[::-1] / 2] * 2
@@ -217,9 +215,7 @@ def small_runs(monkeypatch):
     monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3", "Ego": "nowhere.csv"})
 
 
-@pytest.mark.parametrize(
-    "name", ["mafalda-3-left", *(pytest.param(f"mafalda-{it}", marks=pytest.mark.slow) for it in ("3-right", "5"))]
-)
+@each("name", "mafalda-3-left", *(pytest.param(f"mafalda-{it}", marks=pytest.mark.slow) for it in ("3-right", "5")))
 def test_every_figure_writes_its_picture(name, tmp_path, capsys, small_runs, monkeypatch):
     monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
     assert main(["reproduce", name, "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0

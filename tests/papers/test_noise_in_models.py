@@ -1,7 +1,5 @@
 """Utility constants of correlated noise and one step of D-SGD with it: terms written out, where constants fail."""
 
-from __future__ import annotations
-
 import math
 
 import networkx as nx

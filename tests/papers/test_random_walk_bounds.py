@@ -1,7 +1,5 @@
 """Random walks, Algorithm 3 and Zip-DL as published, against fractions, all walks and matrices written out."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -11,8 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from vocabulary import given, refuses, st
 
-import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, gossip, trust
+from mfdl import Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, privacy, trust
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.gaussian import delta_from_mu
 from mfdl.testing import gossip_matrices, gossip_messages, oracles, rational, received, strategies, without_noise
@@ -37,7 +34,6 @@ def all_walks(W, T, start):
 
 
 def lost_by_visits(walk, victim, attacker):
-    """mu^2 per noise multiplier 1, by hand, of a victim in all its visits."""
     total, visits, noise = 0.0, 0, 0
     for holder in walk.tolist():
         if holder == attacker:
@@ -124,8 +120,8 @@ def test_what_a_walk_loses_is_what_the_library_says_of_it():
     W = gossip.metropolis_hastings("path:n=3")
     for seed in range(4):
         walk = gossip.sampled_walk(W, 9, seed)
-        algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(9), walk=walk, to_all=False)
-        for loss in mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([2]), release="none"):
+        algorithm = algorithms.random_walk(Dynamics(W), EveryStep(9), walk=walk, to_all=False)
+        for loss in privacy.sensitivity_by_victim(algorithm, trust.PNDP([2]), release="none"):
             assert loss.sensitivity_squared == pytest.approx(lost_by_visits(walk, loss.victim, 2))
 
 

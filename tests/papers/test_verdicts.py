@@ -43,14 +43,9 @@ def test_the_word_of_one_effect(values, claimed, word):
 
 @each(
     "value, claimed, error, word",
-    (2.0, 1.0, 0.0, CONFIRMED),
-    (0.5, 1.0, 0.0, DIRECTION),
-    (0.95, 1.0, 0.1, CONFIRMED),
-    (0.0, 0.0, 0.0, REFUTED),
-    (-1.0, 1.0, 0.0, REFUTED),
-    (0.1, 0.0, 0.2, UNSETTLED),
-    (INF, 1.0, 0.0, CONFIRMED),
-)
+    (2.0, 1.0, 0.0, CONFIRMED), (0.5, 1.0, 0.0, DIRECTION), (0.95, 1.0, 0.1, CONFIRMED), (0.0, 0.0, 0.0, REFUTED),
+    (-1.0, 1.0, 0.0, REFUTED), (0.1, 0.0, 0.2, UNSETTLED), (INF, 1.0, 0.0, CONFIRMED),
+)  # fmt: skip
 def test_a_number_without_randomness(value, claimed, error, word):
     assert Effect.exact("", value, claimed, error=error).word() == word
 
@@ -211,12 +206,9 @@ def test_orders(points, verdict):
 
 @each(
     "a, b, verdict",
-    (LOW, LOW * np.array([1.05, 0.95, 1.0]), CONFIRMED),
-    (LOW, 1.5 * LOW, CONFIRMED),
-    (LOW, 3 * LOW, REFUTED),
-    (LOW, MIDDLE, UNSETTLED),
-    (ONE, ONE, UNSETTLED),
-)
+    (LOW, LOW * np.array([1.05, 0.95, 1.0]), CONFIRMED), (LOW, 1.5 * LOW, CONFIRMED), (LOW, 3 * LOW, REFUTED),
+    (LOW, MIDDLE, UNSETTLED), (ONE, ONE, UNSETTLED),
+)  # fmt: skip
 def test_ties_are_tests_of_equivalence(a, b, verdict):
     for pair in ((a, b), (b, a)):
         assert Verdict("", trained_panels.tied("p = 1", *pair), "").verdict == verdict

@@ -15,7 +15,7 @@ from small_tasks import module_at, regression, squared
 from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl import BallsInBins, PoissonSampling
+from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, Guarantee, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, curve_from_dict, curve_to_dict
@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_draws_the_steps_that_are_left_and_not_the_first_ones
 
 
 def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
-    noise = mfdl.algorithms.bisr(DYNAMICS, mfdl.Cyclic(2, 4)).noise
+    noise = mfdl.algorithms.bisr(DYNAMICS, Cyclic(2, 4)).noise
     streams = [
         node_stream(noise, node, mfdl.training.shared_randomness.HolderKeys.simulated(KEY), 1.0, 3)
         for node in range(NODES)
@@ -78,7 +78,7 @@ def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
 
 # ---- a sample of a sample --------------------------------------------------------------------------------------------
 def epsilon(participation, build=mfdl.algorithms.dp_dsgd, **more):
-    return mfdl.account(build(DYNAMICS, participation), mfdl.Privacy(**SETTING, **more), noise_std=1.0).epsilon(DELTA)
+    return mfdl.account(build(DYNAMICS, participation), Privacy(**SETTING, **more), noise_std=1.0).epsilon(DELTA)
 
 
 def test_poisson_draws_inside_public_classes_are_amplified_by_their_own_rate_alone():
@@ -96,29 +96,27 @@ def test_no_scheme_takes_another_scheme_to_draw_from(inner):
     ):
         refuses(".", outer)
     guarantee = mfdl.account(
-        mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), mfdl.Privacy(**SETTING), noise_std=1.0
+        mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), Privacy(**SETTING), noise_std=1.0
     )
     assert not hasattr(guarantee.dp_event().event.event.event, "event")  # sampled once, not twice
 
 
 def test_two_sampled_runs_are_not_one():
     sampled, longer = (
-        mfdl.account(
-            mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, steps)), mfdl.Privacy(**SETTING), noise_std=1.0
-        )
+        mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, steps)), Privacy(**SETTING), noise_std=1.0)
         for steps in (STEPS, 2 * STEPS)
     )
     both = sampled.compose_with(sampled)
     assert both.mu is None
     assert longer.epsilon(DELTA) * (1 - 1e-3) <= both.epsilon(DELTA) <= longer.epsilon(DELTA) * (1 + 1e-3)
-    bins = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, BallsInBins(2, 4)), mfdl.Privacy(**SETTING), noise_std=2.0)
+    bins = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, BallsInBins(2, 4)), Privacy(**SETTING), noise_std=2.0)
     assert bins.compose_with(bins).epsilon(DELTA) > bins.epsilon(DELTA)
 
 
 # ---- infinite and undefined numbers in a loaded state ----------------------------------------------------------------
 ACCOUNTED = [
-    mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), mfdl.Privacy(**SETTING), noise_std=1.0).curve
-    for scheme in (mfdl.Cyclic(2, 4), *SCHEMES)
+    mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), Privacy(**SETTING), noise_std=1.0).curve
+    for scheme in (Cyclic(2, 4), *SCHEMES)
 ]
 BINS = next(curve for curve in ACCOUNTED if isinstance(curve, BallsInBinsGaussian))
 CURVES = [
@@ -160,17 +158,13 @@ def test_no_number_of_a_stored_curve_may_be_infinite_but_mu_which_is_no_privacy(
 @pytest.mark.parametrize("field", ["noise_std", "sensitivity", "clip_norm", "tolerance"])
 @pytest.mark.parametrize("bad", ["inf", math.inf, math.nan, -math.inf])
 def test_no_number_of_a_stored_guarantee_may_be_infinite_but_a_sensitivity_which_is_no_privacy(field, bad):
-    stored = mfdl.account(
-        mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), mfdl.Privacy(**SETTING), noise_std=1.0
-    ).to_dict()
+    stored = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4)), Privacy(**SETTING), noise_std=1.0).to_dict()
     with pytest.raises(mfdl.InvalidInput):  # also of an infinite sensitivity beside a finite mu
         Guarantee.from_dict({**stored, field: bad})
 
 
 def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
-    guarantee = mfdl.account(
-        mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), mfdl.Privacy(**SETTING), noise_std=1.0
-    )
+    guarantee = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4)), Privacy(**SETTING), noise_std=1.0)
     guarantee.save(tmp_path / "g.json")
     text = (tmp_path / "g.json").read_text()
     for bad in ("Infinity", "NaN", "1e999"):
@@ -183,23 +177,17 @@ def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
 def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_are_drawn(others, seed):
     """Without noise, one step of SGD at rate 1: a record moves the model by at most clip / batch_size."""
     clip, size = 0.5, 4.0
-    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(1, 1))
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**{**SETTING, "clip_norm": clip}), noise_std=0.0)
+    algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(1, 1))
+    mechanism = mfdl.calibrate(algorithm, Privacy(**{**SETTING, "clip_norm": clip}), noise_std=0.0)
     task = regression(num_records=8 * NODES, num_nodes=NODES)
     data = task.instance(seed, 1)
     moved = []
     for count in (others + 1, others):
         module = module_at(task, data.initial_parameters[0])
         node = mfdl.PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0),
-            module,
-            mechanism,
-            node=0,
-            keys=KEY,
-            loss=squared,
-            batch_size=size,
-            publish=False,
-        )
+            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism, node=0, keys=KEY, loss=squared,
+            batch_size=size, publish=False,
+        )  # fmt: skip
         node.step(data.features[0, 0, :count], data.targets[0, 0, :count])
         moved.append(node.model.initial_row())
     shift = float((moved[0] - moved[1]).norm())

@@ -73,7 +73,6 @@ def expected(run_key, t):
 
 @pytest.fixture
 def run_key(monkeypatch):
-    """The key of the last run, as its stream was given it."""
     seen = []
     make = seed_replay.noise_stream
     monkeypatch.setattr(seed_replay, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d))
@@ -166,12 +165,9 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
 # ---- runs to publish ------------------------------------------------------------------------------------------------
 @each(
     "arguments",
-    {"seeds": [0]},
-    {"seeds": [7, 8]},
-    {"key": NoiseKey.from_seed(3)},
-    {"seeds": [0], "key": NoiseKey.from_seed(3)},
+    {"seeds": [0]}, {"seeds": [7, 8]}, {"key": NoiseKey.from_seed(3)}, {"seeds": [0], "key": NoiseKey.from_seed(3)},
     {"key": NoiseKey.from_seed(3).derive("mine")},
-)
+)  # fmt: skip
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):
         replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
@@ -181,9 +177,7 @@ def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()}]
-)
+@each("arguments", {}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()})
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
     run = replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
     assert not any(seed_run.seeded_noise for seed_run in run.seeds)

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, gossip, trust
+from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import registry
 from mfdl.factorization import NotConverged
 from mfdl.noise import IndependentNoise, LocalNoise
@@ -56,18 +56,14 @@ def test_every_design_is_read_back(b, k, rounds, model, bins):
 
 @each(
     "text, words",
-    ("dp-dsgd", "needs b=NUMBER"),
-    ("dp-dsgd,b=2", "needs k=NUMBER"),
-    ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
+    ("dp-dsgd", "needs b=NUMBER"), ("dp-dsgd,b=2", "needs k=NUMBER"), ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
     ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
     ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
     ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
-    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
-    ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
+    ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"), ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
     ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
-    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
-    ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
-)
+    ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"), ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
+)  # fmt: skip
 def test_other_texts_are_refused_as_designs(text, words):
     refuses(words, Design.parse, text)
 
@@ -93,14 +89,11 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
     for planned in plan.designs[::5]:
         design = planned.design
         dynamics = dynamics_on(RING, 0.3, gossip_rounds=design.gossip_rounds)
-        algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
+        algorithm = algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
         target = {"adjacency": "zero-out", "clip_norm": 1.0}
         mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
         assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
-        variance = (
-            mfdl.algorithms.noise_error(algorithm, weights=mfdl.ErrorWeights(f"released:{design.release_model}")).value
-            / 4
-        )
+        variance = algorithms.noise_error(algorithm, weights=ErrorWeights(f"released:{design.release_model}")).value / 4
         rate = planned.learning_time / design.num_steps
         assert planned.published_noise_std == pytest.approx(rate * planned.step_noise_std * math.sqrt(variance))
 
@@ -109,9 +102,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     design = Design("muffliato", 2, 2, 2, release_model="average:2")
     plan = mfdl.plan(RING, 10, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0, designs=[design])
     dynamics = dynamics_on(RING, 1.0, gossip_rounds=2)
-    algorithm = (
-        mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
-    )
+    algorithm = algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("pndp"), **ZERO_OUT), mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model
@@ -228,7 +219,7 @@ def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch)
     plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names)
     assert ([planned.design.name for planned in plan.designs], plan.left_out) == (names[:1], tuple(names[1:]))
     assert solved == ["mafalda"]  # once for both
-    refuses(".", mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=names[1:], error=NotConverged)
+    refuses(None, mfdl.plan, RING, 50, PRIVACY, mu=1.0, designs=names[1:], error=NotConverged)
 
 
 def test_the_folder_holds_the_rows_and_the_picture(tmp_path):

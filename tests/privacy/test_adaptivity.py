@@ -14,7 +14,6 @@ from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.adaptive import is_adaptive
@@ -130,12 +129,9 @@ def test_the_row_space_test_is_exact(case):
     T, K = algorithm.num_steps, len(algorithm.rounds) // algorithm.num_steps
     W, free = algorithm.dynamics.gossip.at(0).dense(), ~case.known_gradients.ravel()
     messages, _ = gossip_messages(
-        algorithm.dynamics.gossip,
-        T,
-        gossip_rounds=K,
-        rate=algorithm.dynamics.learning_rate,
+        algorithm.dynamics.gossip, T, gossip_rounds=K, rate=algorithm.dynamics.learning_rate,
         divisors=algorithm.divisors.tolist(),
-    )
+    )  # fmt: skip
     unknown = np.ones(case.noising.shape[1])
     unknown[list(case.known_noise)] = 0
     view = np.hstack([case.A[:, free], case.B])
@@ -302,8 +298,7 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     user, record = (algorithms.zip_dl(Dynamics(MH("ring:n=6")), scheme) for scheme in (SCHEME, Cyclic(1, 3)))
     for model in (trust.LDP(), trust.PNDP([0])):
         for algorithm, release in ((record, "none"), (user, "all"), (record, None)):
-            with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-                calibrate(algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
+            refuses("infinite loss under", calibrate, algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------

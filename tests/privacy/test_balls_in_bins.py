@@ -130,14 +130,6 @@ def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacen
         assert curve.delta(epsilon) >= mean - 5 * error
 
 
-def test_signs_do_not_help_the_encoder():
-    """C in place of |C|: two steps of one bin, g = (1, -1): the shift is 5, the formula with signs says 1."""
-    C = np.array([[1.0, 0.0], [-1.0, 1.0]])
-    E = np.ones((2, 1))
-    assert float((E.T @ C.T @ C @ E)[0, 0]) == 1.0
-    assert float(np.sum((C @ [1, -1]) ** 2)) == 5.0 == gram_of(C, 1)[0, 0]
-
-
 @pytest.mark.parametrize(("sigma", "d", "rho", "epsilon"), [
     (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
 ])  # fmt: skip

@@ -1,7 +1,5 @@
 """Chains above M, balls-in-bins over nodes and structured encoders: never below quadrature, samples and the dense M."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -12,10 +10,9 @@ import pytest
 from _privacy import applied
 from drawn_encoders import banded, buffered, inverse, toeplitz
 from numpy.testing import assert_allclose
-from vocabulary import dynamics_on, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust
+from mfdl import BallsInBins, Dynamics, account, algorithms, gossip, trust
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise, JointNoise, SpatioTemporalNoise
 from mfdl.privacy import BallsInBinsGaussian
@@ -43,12 +40,9 @@ def chains(draw, least=2, most=5):
     shared = rng.uniform(0, 0.8, bins) * rng.choice([0, 1])
     carried = rng.uniform(0, 1.5, bins - 1) * rng.choice([0, 1], bins - 1) * rng.choice([0, 1])
     return BinChain(
-        tuple(shared),
-        tuple(rng.uniform(0.1, 0.9, bins)),
-        tuple(rng.uniform(0.01, 0.99, bins - 1)),
-        tuple(weights),
+        tuple(shared), tuple(rng.uniform(0.1, 0.9, bins)), tuple(rng.uniform(0.01, 0.99, bins - 1)), tuple(weights),
         tuple(carried),
-    )
+    )  # fmt: skip
 
 
 def sampled(M, way, epsilon, count, seed):
@@ -144,9 +138,7 @@ def test_no_chain_is_sought_where_the_hull_is_as_close():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("multiplier", "adjacency"), [(0.4, "zero-out"), (1.2, "zero-out"), (3.0, "zero-out"), (1.2, "replace-one")]
-)
+@each("multiplier, adjacency", (0.4, "zero-out"), (1.2, "zero-out"), (3.0, "zero-out"), (1.2, "replace-one"))
 def test_of_decaying_correlation_epsilon_is_within_two_percent_of_samples(multiplier, adjacency):
     M = encoder_gram(64, 16, 0.5)
     M /= M.diagonal().max()
@@ -223,7 +215,7 @@ def guarantee_of(noise, epochs, bins, model=None, **options):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
     defaults = {"trust": model or trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    return applied(mfdl.account, dataclasses.replace(algorithm, noise=noise), defaults | options)
+    return applied(account, dataclasses.replace(algorithm, noise=noise), defaults | options)
 
 
 def blocks_of(noise):
@@ -335,7 +327,7 @@ def test_noise_that_is_off_by_rounding_of_any_kind_is_covered(seed, num_bins, ep
 def algorithm(encoder, bins):
     T = encoder.size
     dynamics = dynamics_on("ring:n=3", 0.1)
-    return mfdl.algorithms.mf_dsgd(dynamics, mfdl.BallsInBins(epochs=T // bins, bins=bins), encoder)
+    return algorithms.mf_dsgd(dynamics, BallsInBins(epochs=T // bins, bins=bins), encoder)
 
 
 def test_an_algorithm_has_the_M_of_its_encoder_written_out():

@@ -11,8 +11,7 @@ import pytest
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, PoissonSampling, algorithms, check, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import BallsInBins, Cyclic, InvalidInput, PoissonSampling, UnsupportedMechanism, algorithms, check, trust
 from mfdl.noise_scale import account
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, PoissonGaussian, gaussian
 from mfdl.privacy.curves import Composed
@@ -95,7 +94,6 @@ def words_of(guarantee):
 
 
 def conditions_of(guarantee):
-    """Conditions and origins, one by one."""
     return {*guarantee.notes, *filter(None, guarantee.source.split("; "))}
 
 

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from vocabulary import ZERO_OUT, dynamics_on, example, given, refuses, st, unsupported
+from vocabulary import ZERO_OUT, dynamics_on, each, example, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
@@ -234,9 +234,7 @@ def test_the_least_false_positive_rates_do_not_overflow():
     assert Gaussian(100.0, "zero-out").true_positive_rate(5e-324) <= 1.0
 
 
-@pytest.mark.parametrize(
-    "curve", [Gaussian(1.3, "replace-one"), SAMPLED, BINS, Composed((BINS, Gaussian(0.5, "zero-out")))]
-)
+@each("curve", Gaussian(1.3, "replace-one"), SAMPLED, BINS, Composed((BINS, Gaussian(0.5, "zero-out"))))
 def test_a_rate_grows_with_the_false_positive_rate_by_at_most_the_advantage(curve):
     rates = [curve.true_positive_rate(rate) for rate in RATES]
     assert rates == sorted(rates)
@@ -327,9 +325,7 @@ def test_poisson_sampled_steps_are_sampled_events(adjacency):
     assert (event.count, epsilon(event)) == (20, pytest.approx(accounted.epsilon(DELTA), rel=1e-2))
 
 
-@pytest.mark.parametrize(
-    ("participation", "adjacency"), [(PoissonSampling(0.1, 20), "replace-one"), (BallsInBins(2, 4), "zero-out")]
-)
+@each("participation, adjacency", (PoissonSampling(0.1, 20), "replace-one"), (BallsInBins(2, 4), "zero-out"))
 def test_other_sampling_is_refused_and_bounded_by_public_batches(participation, adjacency):
     accounted = guarantee(participation, adjacency)
     unsupported("public_batches=True", accounted.dp_event)

@@ -161,12 +161,9 @@ def test_a_small_first_step_does_not_cost_an_infinite_loss():
 
 @each(
     "encoder",
-    np.array([[1e-17, 0], [1, 1]]),
-    np.array([[[1e-17, 0], [1, 1]], [[1, 0], [0.5, 1]]]),
-    Banded([[1e-17, 0], [1, 1]]),
-    Inverse(Banded([[1, 0], [1e-20, 1e20]])),
-    Inverse(Toeplitz([1e-3, 1e17], 2)),
-)
+    np.array([[1e-17, 0], [1, 1]]), np.array([[[1e-17, 0], [1, 1]], [[1, 0], [0.5, 1]]]),
+    Banded([[1e-17, 0], [1, 1]]), Inverse(Banded([[1, 0], [1e-20, 1e20]])), Inverse(Toeplitz([1e-3, 1e17], 2)),
+)  # fmt: skip
 @pytest.mark.parametrize("model", [trust.LDP(), trust.PNDP([1]), trust.Central()])
 def test_infinity_that_is_not_proven_is_called_an_upper_bound(encoder, model):
     """Where exact arithmetic is left out, too, as for long runs."""

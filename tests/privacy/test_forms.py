@@ -12,7 +12,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
-from vocabulary import assume, dynamics_on, given, refuses, st
+from vocabulary import assume, dynamics_on, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.gossip import GossipMatrix
@@ -293,17 +293,10 @@ def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negati
     seen = known | (W[known] != 0).any(axis=0)
     assume((seen & ~known).any() and not seen.all())
     part = PartlySeen(
-        weights=[sp.csr_array(W)] * T,
-        constant=True,
-        dense_otherwise=False,
-        rows=[np.flatnonzero(seen & ~known)] * T,
-        hidden_at=np.tile(~seen, (T, 1)),
-        unknown=~known,
-        scale=scale,
-        noise=IndependentNoise(T, n),
-        released=None,
+        weights=[sp.csr_array(W)] * T, constant=True, dense_otherwise=False, rows=[np.flatnonzero(seen & ~known)] * T,
+        hidden_at=np.tile(~seen, (T, 1)), unknown=~known, scale=scale, noise=IndependentNoise(T, n), released=None,
         released_steps=np.zeros(len(scale)),
-    )
+    )  # fmt: skip
     A = np.zeros((T, n, T, n))
     for s in range(T):
         for t in range(s, T):
@@ -414,9 +407,7 @@ def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("graph", "attacker"), [("path:n=60", 0), ("star:n=80", 1), ("erdos-renyi:n=90,p=0.3,seed=1", 0)]
-)
+@each("graph, attacker", ("path:n=60", 0), ("star:n=80", 1), ("erdos-renyi:n=90,p=0.3,seed=1", 0))
 @pytest.mark.parametrize("T", [32, 128])
 @pytest.mark.parametrize("release", ["none", "all"])
 @pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
@@ -439,9 +430,7 @@ def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, a
     assert took[first] <= 3 * min(took.values()) + 0.05, {type(form).__name__: s for form, s in took.items()}
 
 
-@pytest.mark.parametrize(
-    ("graph", "T", "first"), [("path:n=60", 16, Range), ("erdos-renyi:n=60,p=0.3", 64, HiddenModes)]
-)
+@each("graph, T, first", ("path:n=60", 16, Range), ("erdos-renyi:n=60,p=0.3", 64, HiddenModes))
 @pytest.mark.parametrize("release", ["none", "all"])
 @pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
 def test_few_messages_are_whitened_and_many_taken_by_modes(graph, T, first, release, name):

@@ -134,9 +134,7 @@ def test_the_smallest_epsilon_and_delta_of_all_are_met():
 
 
 # Reference values: 4 decimals for mu at delta = 1e-5, 3 decimals for epsilon at delta = 1e-6.
-@pytest.mark.parametrize(
-    ("epsilon", "exact", "via_renyi"), [(3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516)]
-)
+@each("epsilon, exact, via_renyi", (3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516))
 def test_reference_values_of_mu(epsilon, exact, via_renyi):
     mu = mu_from_epsilon(epsilon, 1e-5)
     assert mu == pytest.approx(exact, abs=5.1e-5)  # half a unit of the last printed digit
@@ -145,9 +143,7 @@ def test_reference_values_of_mu(epsilon, exact, via_renyi):
     assert epsilon_from_renyi(via_renyi, 1e-5) == pytest.approx(epsilon, abs=6e-4)
 
 
-@pytest.mark.parametrize(
-    ("mu", "epsilon"), [(0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717)]
-)
+@each("mu, epsilon", (0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717))
 def test_reference_values_of_epsilon(mu, epsilon):
     value = epsilon_from_mu(mu, 1e-6)
     assert value == pytest.approx(epsilon, abs=5.1e-4)  # half a unit of the last printed digit
@@ -365,9 +361,7 @@ def test_the_difference_of_mills_ratios_stays_within_its_part_of_the_budget():
                 assert abs(mills_difference(a, mu) / exact - 1) < 2e-12
 
 
-@pytest.mark.parametrize(
-    ("mu", "epsilon"), [(1e-6, 500.0), (1e-300, 1.0), (5e-324, 1e308), (1e5, 1e308), (1e-160, 1e-5)]
-)
+@each("mu, epsilon", (1e-6, 500.0), (1e-300, 1.0), (5e-324, 1e308), (1e5, 1e308), (1e-160, 1e-5))
 def test_delta_far_below_the_smallest_float_stays_positive(mu, epsilon):
     assert 0 < delta_from_mu(mu, epsilon) <= 1e-322
     assert math.isfinite(log_delta_from_mu(mu, epsilon))

@@ -50,23 +50,13 @@ def guarantees(draw):
     sensitivity = draw(st.one_of(sizes, st.just(0.0), st.just(INF)))
     std = draw(st.one_of(sizes, st.just(0.0)))
     return make(
-        mu=gaussian.mu_from_noise_std(sensitivity, shift, std) * draw(st.floats(1.0, 2.0)),
-        trust=draw(texts),
-        adjacency=adjacency,
-        clip_norm=clip_norm,
-        participation=draw(texts),
-        victim=draw(texts),
-        attacker=draw(texts),
-        adaptive=draw(st.booleans()),
-        bound=draw(st.sampled_from(BOUNDS)),
-        noise_std=std,
-        sensitivity=sensitivity,
-        tolerance=draw(st.floats(0.0, 1e-3)),
-        release=draw(st.sampled_from(RELEASES)),
-        notes=tuple(draw(st.lists(texts, max_size=3))),
-        runs=draw(st.integers(1, 5)),
+        mu=gaussian.mu_from_noise_std(sensitivity, shift, std) * draw(st.floats(1.0, 2.0)), trust=draw(texts),
+        adjacency=adjacency, clip_norm=clip_norm, participation=draw(texts), victim=draw(texts), attacker=draw(texts),
+        adaptive=draw(st.booleans()), bound=draw(st.sampled_from(BOUNDS)), noise_std=std, sensitivity=sensitivity,
+        tolerance=draw(st.floats(0.0, 1e-3)), release=draw(st.sampled_from(RELEASES)),
+        notes=tuple(draw(st.lists(texts, max_size=3))), runs=draw(st.integers(1, 5)),
         unit=draw(st.sampled_from(UNITS)),
-    )
+    )  # fmt: skip
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------
@@ -233,14 +223,10 @@ def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
 
 @each(
     "name, changes",
-    ("trust", {"trust": "ldp"}),
-    ("adjacency", {"adjacency": "zero-out", "sensitivity": 0.0}),
-    ("clip_norm", {"clip_norm": 0.5}),
-    ("victim", {"victim": EVERY_NODE}),
-    ("attacker", {"attacker": "node 4"}),
-    ("release", {"release": "all"}),
-    ("unit", {"unit": "user"}),
-)
+    ("trust", {"trust": "ldp"}), ("adjacency", {"adjacency": "zero-out", "sensitivity": 0.0}),
+    ("clip_norm", {"clip_norm": 0.5}), ("victim", {"victim": EVERY_NODE}), ("attacker", {"attacker": "node 4"}),
+    ("release", {"release": "all"}), ("unit", {"unit": "user"}),
+)  # fmt: skip
 def test_only_the_same_statement_composes(name, changes):
     refuses(f"^guarantees compose only for the same {name}, got ", lambda: make().compose_with(make(**changes)))
 
@@ -288,16 +274,12 @@ def test_save_and_load_replace_the_whole_file(tmp_path):
 
 @each(
     "text, message",
-    ("", "is not a JSON file"),
-    ('{"format": 1, "mu"', "is not a JSON file"),
-    ("[" * 100_000, "is not a JSON file"),
-    ("\ufffe\x00", "is not a JSON file"),
-    ("[1, 2]", "a guarantee must be a JSON object, got list"),
-    ("{}", "format of a guarantee must be 1, got None"),
-    ('{"format": 2}', "format of a guarantee must be 1, got 2"),
+    ("", "is not a JSON file"), ('{"format": 1, "mu"', "is not a JSON file"), ("[" * 100_000, "is not a JSON file"),
+    ("\ufffe\x00", "is not a JSON file"), ("[1, 2]", "a guarantee must be a JSON object, got list"),
+    ("{}", "format of a guarantee must be 1, got None"), ('{"format": 2}', "format of a guarantee must be 1, got 2"),
     ('{"format": true}', "format of a guarantee must be 1, got True"),
     ('{"format": 1}', "missing: curve, trust, .*unknown: none"),
-)
+)  # fmt: skip
 def test_malformed_files_are_refused_with_the_path(tmp_path, text, message):
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="utf-8")
@@ -313,30 +295,24 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 @each(
     "changes, message",
-    ({"mu": math.nan}, "^mu must be .* got nan"),
-    ({"mu": -INF}, "^mu must be .* got -inf"),
+    ({"mu": math.nan}, "^mu must be .* got nan"), ({"mu": -INF}, "^mu must be .* got -inf"),
     ({"mu": "0.7"}, r"^mu must be .* got '0\.7'"),
     ({"mu": 10**400}, "^a guarantee has a number that is too large|^mu must be"),
-    ({"sensitivity": -1.0}, "^sensitivity must be"),
-    ({"noise_std": "inf"}, "^noise_std must be .* got inf"),
-    ({"tolerance": None}, "^tolerance must be .* got None"),
-    ({"trust": " "}, "^trust must be a non-empty text"),
+    ({"sensitivity": -1.0}, "^sensitivity must be"), ({"noise_std": "inf"}, "^noise_std must be .* got inf"),
+    ({"tolerance": None}, "^tolerance must be .* got None"), ({"trust": " "}, "^trust must be a non-empty text"),
     ({"victim": 5}, "^victim must be a non-empty text, got 5"),
     ({"adjacency": "replace"}, "^unknown adjacency 'replace'; did you mean 'replace-one'"),
     ({"adjacency": ["replace-one"]}, "^unknown adjacency"),
     ({"clip_norm": 0.0}, "^clip_norm must be a finite number > 0"),
     ({"adaptive": "false"}, "^adaptive must be True or False, got 'false'"),
-    ({"adaptive": 1}, "^adaptive must be True or False, got 1"),
-    ({"bound": "lower"}, "^unknown bound 'lower'"),
+    ({"adaptive": 1}, "^adaptive must be True or False, got 1"), ({"bound": "lower"}, "^unknown bound 'lower'"),
     ({"release": "some"}, "^release must be one of none, average, all, not applicable, got 'some'"),
     ({"unit": "node"}, "^unit must be one of record, user, got 'node'"),
     ({"unit": None}, "^unit must be one of record, user, got None"),
-    ({"notes": "text"}, "^notes must be a list, got 'text'"),
-    ({"notes": [1]}, "^notes must be a list of texts"),
-    ({"runs": 0}, "^runs must be an integer >= 1, got 0"),
-    ({"runs": 1.5}, "^runs must be an integer >= 1, got 1.5"),
+    ({"notes": "text"}, "^notes must be a list, got 'text'"), ({"notes": [1]}, "^notes must be a list of texts"),
+    ({"runs": 0}, "^runs must be an integer >= 1, got 0"), ({"runs": 1.5}, "^runs must be an integer >= 1, got 1.5"),
     ({"colour": "red"}, "missing: none, unknown: colour"),
-)
+)  # fmt: skip
 def test_fields_of_a_file_are_checked_as_in_the_constructor(changes, message):
     refuses(message, lambda: Guarantee.from_dict(edited(make().to_dict(), **changes)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
-from vocabulary import assume, given, refuses, st
+from vocabulary import assume, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, TrustModel, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
@@ -338,9 +338,7 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 
 
 # ---- numbers for training ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,))]
-)
+@each("model", trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)))
 @pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):
     common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0}

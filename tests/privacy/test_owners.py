@@ -12,8 +12,8 @@ from small_tasks import regression
 from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Privacy, algorithms, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl import Privacy, account, algorithms, privacy, trust
+from mfdl.errors import InvalidInput
 from mfdl.noise import CausalNoise, JointNoise, StepNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
 from mfdl.privacy import Owners, attacking_sets, sensitivity_by_victim
@@ -72,7 +72,7 @@ def owned(draw):
 def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
     algorithm, scheme, owners, same_steps, X = case
     truth = largest_over_patterns(X, joint_patterns(scheme, owners, same_steps=same_steps))
-    (loss,) = mfdl.privacy.sensitivity_by_victim(
+    (loss,) = privacy.sensitivity_by_victim(
         algorithm, trust.Eavesdropper(), victims=[owners], participation=scheme, owners=Owners(same_steps=same_steps)
     )
     assert loss.adaptive
@@ -89,18 +89,14 @@ def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
 def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum(case):
     algorithm, scheme, owners, same_steps, _ = case
     ask = {"participation": scheme, "owners": Owners(same_steps=same_steps)}
-    *alone, joint = mfdl.privacy.sensitivity_by_victim(
-        algorithm, trust.Eavesdropper(), victims=[*owners, owners], **ask
-    )
+    *alone, joint = privacy.sensitivity_by_victim(algorithm, trust.Eavesdropper(), victims=[*owners, owners], **ask)
     roots = [math.sqrt(loss.sensitivity_squared) for loss in alone]
     assert max(roots) * (1 - SOLVER) <= math.sqrt(joint.sensitivity_squared) <= sum(roots) * (1 + SOLVER)
 
 
 def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_more():
     of = {
-        same: mfdl.privacy.sensitivity_by_victim(
-            PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same)
-        )
+        same: privacy.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same))
         for same in (False, True)
     }
     for alone, joint in of.values():
@@ -108,12 +104,11 @@ def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_m
         assert joint.bound == "exact"
     differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
     ask = {"victims": [(0, 1)], "owners": Owners(same_steps=True)}
-    with pytest.raises(InvalidInput, match=r"same_steps needs one participation of all owners .* nodes 0, 1"):
-        mfdl.privacy.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask)
+    refuses("same_steps", lambda: privacy.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask))
 
 
 def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
-    alone, other, joint, attacks = mfdl.privacy.sensitivity_by_victim(
+    alone, other, joint, attacks = privacy.sensitivity_by_victim(
         PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
     )
     assert (joint.victim, joint.bound) == ((0, 3), "exact")
@@ -125,7 +120,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
     three = algorithms.dp_dsgd(dynamics_on("path:n=3"), EveryStep(2))
-    alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
+    alone, joint = privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
     assert (joint.sensitivity_squared, joint.bound) == (pytest.approx(4 * alone.sensitivity_squared), "upper")
     assert joint.non_adaptive_sensitivity.form == ADDED
     assert "added up" in joint.explanation()
@@ -135,7 +130,7 @@ def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound(
     """The other node knows the noise of the only edge, but holds the record itself."""
     dynamics = dynamics_on("path:n=2")
     pair = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=0.0, sigma_cor=1.0)
-    alone, joint = mfdl.privacy.sensitivity_by_victim(pair, trust.Coalitions(1), victims=[0, (0, 1)])
+    alone, joint = privacy.sensitivity_by_victim(pair, trust.Coalitions(1), victims=[0, (0, 1)])
     assert math.isinf(alone.sensitivity_squared)
     assert math.isinf(joint.sensitivity_squared)
     assert (alone.bound, joint.bound) == ("exact", "upper")
@@ -147,15 +142,15 @@ def test_full_collusion_against_owners_is_the_view_of_all_other_nodes(name):
     options = {"sigma_ldp": 1.0, "sigma_cor": 2.0} if name == "decor" else {}
     algorithm = algorithms.build(name, dynamics, EveryStep(3), **options)
     groups = [(0, 1), (0, 2), (0, 1, 2, 3)]
-    full = mfdl.privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=groups)
+    full = privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=groups)
     for group, loss in zip(groups, full, strict=True):
         others = [u for u in range(4) if u not in group]
         model = trust.Colluding(tuple(others)) if others else trust.Eavesdropper()
-        (view,) = mfdl.privacy.sensitivity_by_victim(algorithm, model, victims=[group])
+        (view,) = privacy.sensitivity_by_victim(algorithm, model, victims=[group])
         assert loss.sensitivity_squared == pytest.approx(view.sensitivity_squared)
         assert loss.bound == view.bound == "exact"
     if name == "dp-dsgd":
-        (alone,) = mfdl.privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=[0])
+        (alone,) = privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=[0])
         assert full[0].sensitivity_squared == pytest.approx(2 * alone.sensitivity_squared)  # was 4 times, as a sum
 
 
@@ -170,14 +165,14 @@ def test_attackers_of_a_subclass_of_full_collusion_count_against_owners_too():
                 others = [v for v in range(n) if v != u]
                 yield trust.TrustModel.from_masks(seen=np.ones(n, bool), known_noise=leaked, attackers=others), (u,)
 
-    alone, joint = mfdl.privacy.sensitivity_by_victim(PLAIN, Leaking(), victims=[0, (0, 1)])
+    alone, joint = privacy.sensitivity_by_victim(PLAIN, Leaking(), victims=[0, (0, 1)])
     assert math.isinf(alone.sensitivity_squared)
     assert math.isinf(joint.sensitivity_squared)  # was that of all messages and no noise
 
 
 def test_shift_reduction_adds_the_owners():
     ask = {"victims": [0, 3, (0, 3)], "release": "none", "lipschitz": 0.5}
-    alone, other, joint = mfdl.privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
+    alone, other, joint = privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
     roots = math.sqrt(alone.adaptive_sensitivity_squared) + math.sqrt(other.adaptive_sensitivity_squared)
     assert joint.adaptive_sensitivity_squared <= roots**2 * (1 + 1e-9)
     assert joint.adaptive_sensitivity_squared >= alone.adaptive_sensitivity_squared
@@ -185,18 +180,18 @@ def test_shift_reduction_adds_the_owners():
 
 def test_a_bare_view_has_joint_numbers():
     A, B = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([[1.0, 0.25], [0.25, 1.0]])
-    (loss,) = mfdl.privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
+    (loss,) = privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
-    everybody = mfdl.account(
-        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
+    everybody = account(
+        mfdl.View(A, B, num_nodes=2), Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
     )
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
 # ---- what is said and refused ----------------------------------------------------------------------------------------
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
     guarantee = mechanism.guarantee
     assert guarantee.noise_std == pytest.approx(2.0)
     assert dict(guarantee.fields())["owners"].startswith("any 2 nodes may hold the same record, each owner")
@@ -211,13 +206,12 @@ def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     assert "for a record held by nodes 0 and 3" in of_group.sentence()
     assert [row["victim"] for row in losses.table()] == ["2", "0 and 3"]
     with pytest.raises(InvalidInput, match="same owners"):
-        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0))
+        guarantee.compose_with(account(PLAIN, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0))
 
 
 def test_named_groups_count_beside_the_nodes():
     single_owner, two, pair = (
-        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **ZERO_OUT), noise_std=1.0)
-        for owners in (1, 2, [(0, 3)])
+        account(PLAIN, Privacy(trust.LDP(), owners=owners, **ZERO_OUT), noise_std=1.0) for owners in (1, 2, [(0, 3)])
     )
     assert single_owner.mu < two.mu == pair.mu
     assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
@@ -225,18 +219,12 @@ def test_named_groups_count_beside_the_nodes():
 
 @each(
     "accounted, declared, covered",
-    (1, 1, True),
-    (1, 2, False),
-    (2, 2, True),
-    (2, [(0, 3)], True),
-    (2, [(0, 1, 2)], False),
-    ([(0, 1, 2)], [(0, 2)], True),
-    ([(0, 1)], 2, False),
-    (Owners(2, same_steps=True), 2, False),
+    (1, 1, True), (1, 2, False), (2, 2, True), (2, [(0, 3)], True), (2, [(0, 1, 2)], False),
+    ([(0, 1, 2)], [(0, 2)], True), ([(0, 1)], 2, False), (Owners(2, same_steps=True), 2, False),
     (Owners(2, same_steps=True), 1, True),
-)
+)  # fmt: skip
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
-    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **ZERO_OUT), mu=1.0)
+    mechanism = mfdl.calibrate(PLAIN, Privacy(trust.LDP(), owners=accounted, **ZERO_OUT), mu=1.0)
     task = regression(record_owners=declared)
     if covered:
         mfdl.replay(mechanism, task, seeds=[0])
@@ -254,19 +242,15 @@ def test_training_refuses_records_of_more_owners_than_accounted(accounted, decla
     ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
 )
 def test_owners_that_make_no_sense_are_refused(given, why):
-    refuses(why, lambda: mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **ZERO_OUT), noise_std=1.0))
+    refuses(why, lambda: account(PLAIN, Privacy(trust.LDP(), **given, **ZERO_OUT), noise_std=1.0))
 
 
 def test_secret_batches_and_too_many_groups_are_refused():
     bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
-    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
-    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)])
+    unsupported("public batches", lambda: account(bins, Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0))
+    unsupported("public batches alone", lambda: mfdl.losses(bins, Privacy(trust.LDP(), **ZERO_OUT), victims=[(0, 1)]))
     large = algorithms.dp_dsgd(dynamics_on("ring:n=200"), EveryStep(1))
-    unsupported(
-        "19900 groups", lambda: mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0)
-    )
+    unsupported("19900 groups", lambda: account(large, Privacy(trust.LDP(), owners=2, **ZERO_OUT), noise_std=1.0))
 
 
 GRAPHS = ("ring:n=5", "torus:rows=3,cols=3", "hypercube:dim=3", "path:n=5", "star:n=5", "florentine")

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import aslinearoperator
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, PoissonSampling, UnsupportedMechanism, algorithms, trust
+from mfdl import BallsInBins, PoissonSampling, Privacy, UnsupportedMechanism, algorithms, trust
 from mfdl.noise import LocalNoise
 from mfdl.participation import (
     Cyclic,
@@ -41,7 +41,7 @@ def with_encoder(scheme, C=None):
 
 
 def curve_of(scheme, C=None, noise_std=1.0, adjacency="zero-out"):
-    return mfdl.account(with_encoder(scheme, C), mfdl.Privacy(adjacency=adjacency, **ASKED), noise_std=noise_std).curve
+    return mfdl.account(with_encoder(scheme, C), Privacy(adjacency=adjacency, **ASKED), noise_std=noise_std).curve
 
 
 def schemes(most):
@@ -150,22 +150,20 @@ SCHEMES = [CyclicPoisson(4, 3, 0.3), RandomAllocation(4, 3), MinSeparationSampli
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
 def test_calibrated_noise_meets_its_target_and_little_more(scheme):
     C = np.tril(np.full((12, 12), 0.2), -1) * np.tri(12, 12, 1).T + np.eye(12)
-    mechanism = mfdl.calibrate(
-        with_encoder(scheme, C), mfdl.Privacy(adjacency="zero-out", **ASKED), epsilon=1.0, delta=1e-5
-    )
+    mechanism = mfdl.calibrate(with_encoder(scheme, C), Privacy(adjacency="zero-out", **ASKED), epsilon=1.0, delta=1e-5)
     assert 0.995 < mechanism.guarantee.epsilon(1e-5) <= 1.0
     assert mechanism.guarantee.participation == scheme.describe()
-    hidden = mfdl.account(with_encoder(scheme, C), mfdl.Privacy(trust.PNDP(attackers=[0]), **ZERO_OUT), noise_std=2.0)
+    hidden = mfdl.account(with_encoder(scheme, C), Privacy(trust.PNDP(attackers=[0]), **ZERO_OUT), noise_std=2.0)
     assert hidden.epsilon(1e-5) >= mfdl.account(
-        with_encoder(scheme, C), mfdl.Privacy(adjacency="zero-out", **ASKED), noise_std=2.0
+        with_encoder(scheme, C), Privacy(adjacency="zero-out", **ASKED), noise_std=2.0
     ).epsilon(1e-5) * (1 - 1e-9)
 
 
 def test_what_only_public_patterns_have_is_refused():
     algorithm = with_encoder(CyclicPoisson(4, 3, 0.3))
-    unsupported("no mu", lambda: mfdl.calibrate(algorithm, mfdl.Privacy(adjacency="zero-out", **ASKED), mu=1.0))
+    unsupported("no mu", lambda: mfdl.calibrate(algorithm, Privacy(adjacency="zero-out", **ASKED), mu=1.0))
     with pytest.raises(UnsupportedMechanism, match="leave out method"):
-        mfdl.account(algorithm, mfdl.Privacy(adjacency="zero-out", method="monte-carlo", **ASKED), noise_std=1.0)
+        mfdl.account(algorithm, Privacy(adjacency="zero-out", method="monte-carlo", **ASKED), noise_std=1.0)
     for scheme in SCHEMES:
         unsupported("no public patterns and no mu", scheme.patterns_of_record)
     refuses("rate", CyclicPoisson, 4, 3, 1.0)

@@ -303,12 +303,9 @@ def test_directions_differ_and_the_larger_counts():
 
 @each(
     "given, match",
-    ({"noise_multiplier": -1.0}, "noise_multiplier"),
-    ({"rate": 1.0}, "rate"),
-    ({"rate": 0.0}, "rate"),
-    ({"steps": 0}, "steps"),
-    ({"adjacency": "other"}, "adjacency"),
-)
+    ({"noise_multiplier": -1.0}, "noise_multiplier"), ({"rate": 1.0}, "rate"), ({"rate": 0.0}, "rate"),
+    ({"steps": 0}, "steps"), ({"adjacency": "other"}, "adjacency"),
+)  # fmt: skip
 def test_what_is_out_of_range_is_refused(given, match):
     fields = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 3, "adjacency": "zero-out"}
     refuses(match, PoissonGaussian, **{**fields, **given})

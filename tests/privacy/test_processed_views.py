@@ -1,7 +1,5 @@
 """Views that are functions of others, rounded products, and gradients beside all noise: never below the factors."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import tracemalloc

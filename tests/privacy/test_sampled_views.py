@@ -316,8 +316,7 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
         ({"participation": EveryStep(2), "release": "all"}, "release must be left out with a View"),
         ({"participation": EveryStep(2), "lipschitz": 1.0}, "lipschitz must be left out with a View"),
     ):
-        with pytest.raises(InvalidInput, match=message):
-            mfdl.account(view, mfdl.Privacy(**ZERO_OUT, **options), noise_std=1.0)
+        refuses(message, mfdl.account, view, mfdl.Privacy(**ZERO_OUT, **options), noise_std=1.0)
     refuses("only adaptive guarantees compose", calibrated.guarantee.compose_with, calibrated.guarantee)
     with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
         mfdl.calibrate(

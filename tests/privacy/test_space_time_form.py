@@ -1,7 +1,5 @@
 """Losses under noise over time and nodes against views written out, and against rational numbers."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -224,16 +224,14 @@ def test_losses_of_another_question_are_refused():
         ({"release": "all"}, "release"),
         ({"unit": "user"}, "unit"),
     ):
-        with pytest.raises(InvalidInput, match=word):
-            guarantee_of(algorithm, losses, **({"model": trust.PNDP([0])} | changes))
+        refuses(word, guarantee_of, algorithm, losses, **{"model": trust.PNDP([0])} | changes)
     other = algorithms.anti_pgd(DYN, EveryStep(4))
     refuses("for another algorithm", lambda: guarantee_of(other, losses, model=trust.PNDP([0])))
     for edited in (
         dataclasses.replace(losses[0]),
         dataclasses.replace(losses[0], adaptive_sensitivity=losses[-1].non_adaptive_sensitivity),
     ):
-        with pytest.raises(InvalidInput, match="sensitivity_by_victim"):
-            guarantee_of(algorithm, [edited], model=trust.PNDP([0]))
+        refuses("sensitivity_by_victim", guarantee_of, algorithm, [edited], model=trust.PNDP([0]))
 
 
 def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
@@ -381,9 +379,8 @@ RING = dynamics_on("ring:n=4", 0.5)
 BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
+@each(
+    "change", {"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
     losses = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **ZERO_OUT))
@@ -399,8 +396,7 @@ def test_matrices_have_no_trust_model_by_name():
         trust.LDP(),
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
-        with pytest.raises(InvalidInput, match="trust must be left out with a View"):
-            Losses.from_algorithm(view, Privacy(model, **ZERO_OUT, participation=EveryStep(2)))
+        refuses("trust must be left out", Losses.of, view, Privacy(model, **ZERO_OUT, participation=EveryStep(2)))
 
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
@@ -443,8 +439,7 @@ def test_a_mu_is_met_by_no_curve_without_one():
 
 def test_victims_of_secret_batches_are_nodes():
     for victims in ([100], [], [-1]):
-        with pytest.raises(InvalidInput, match="victim"):
-            Losses.from_algorithm(BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=victims)
+        refuses("victim", Losses.of, BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=victims)
     single = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=[2])
     assert [loss.victim for loss in single.sensitivities] == [2]
 

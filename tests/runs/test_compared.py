@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as numbers
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
+from mfdl import Cyclic, InvalidInput, Privacy, algorithms, trust
 from mfdl.commands import main
-from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store, load_steps
 from mfdl.runs.columns import CONDITIONS, RunSteps, save_steps
@@ -26,7 +26,7 @@ from mfdl.runs.compared import COLUMNS, _numbers, privacy_options
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs, points
 
-PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
+PRIVACY = Privacy(trust.LDP(), **ZERO_OUT)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
 GRAPH = nx.relabel_nodes(nx.cycle_graph(4), dict(enumerate("abcd")))
 
@@ -41,20 +41,13 @@ def task(slope=1.0):
     features = rng.normal(size=(40, 3)).astype(np.float32)
     targets = (slope * features.sum(axis=1)).astype(np.float32)
     return mfdl.tasks.from_module(
-        "slopes",
-        GRAPH,
-        kind="regression",
-        build_module=functools.partial(torch.nn.Linear, 3, 1),
-        loss=squared,
-        features=features[:32],
-        targets=targets[:32],
-        test_features=features[32:],
-        test_targets=targets[32:],
-    )
+        "slopes", GRAPH, kind="regression", build_module=functools.partial(torch.nn.Linear, 3, 1), loss=squared,
+        features=features[:32], targets=targets[:32], test_features=features[32:], test_targets=targets[32:],
+    )  # fmt: skip
 
 
 def two_bands(dynamics, participation):
-    return mfdl.algorithms.bsr(dynamics, participation, bandwidth=2)
+    return algorithms.bsr(dynamics, participation, bandwidth=2)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +70,7 @@ class TestObjects:
 
     def test_an_algorithm_a_mechanism_and_the_function_that_builds_it_have_the_same_numbers(self, compared):
         dynamics = dynamics_on(GRAPH, 0.1)
-        algorithm = two_bands(dynamics, mfdl.Cyclic(2, 2))
+        algorithm = two_bands(dynamics, Cyclic(2, 2))
         mechanism = mfdl.calibrate(algorithm, PRIVACY, mu=9.0)
         losses = [row["final_test_loss_mean"] for row in compared.table() if row["mechanism"] == "two_bands"]
         for own in (algorithm, mechanism):
@@ -100,7 +93,7 @@ class TestObjects:
         assert set(Store(compared.folder / "runs").hashes) == before
 
     def test_a_number_that_is_an_index_and_another_node_s_label_is_refused(self):
-        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), **ZERO_OUT)
+        privacy = Privacy(trust.PNDP([1]), **ZERO_OUT)
         numbered = nx.relabel_nodes(nx.cycle_graph(4), {0: 1, 1: 2, 2: 3, 3: 4})
         with pytest.raises(InvalidInput, match="write '1' for the label, or '#1' for the index"):
             mfdl.compare(["dp-dsgd"], graph=numbered, task="digits", privacy=privacy, mu=1.0, **SMALL)
@@ -124,11 +117,9 @@ class TestObjects:
     def test_a_trust_model_of_masks_is_the_trust_model_of_each_mechanism(self):
         """It sees every message, and knows what node 0 computes, as node 0 does: the same losses as without node 0."""
         insider = mfdl.TrustModel.from_masks(
-            seen=lambda algorithm: mfdl.trust.Eavesdropper().knowledge(algorithm, 0).seen,
-            attackers=["a"],
-            name="insider",
+            seen=lambda algorithm: trust.Eavesdropper().knowledge(algorithm, 0).seen, attackers=["a"], name="insider"
         )
-        privacy = mfdl.Privacy(insider, **ZERO_OUT)
+        privacy = Privacy(insider, **ZERO_OUT)
         result = mfdl.compare(["dp-dsgd", two_bands], graph=GRAPH, task=task(), privacy=privacy, mu=1.0, **SMALL)
         assert {row["trust"] for row in result.table()} == {"insider"}
         for run in result.runs.values():
@@ -142,7 +133,7 @@ class TestObjects:
         with pytest.raises(InvalidInput, match="holds the records of other nodes: its node 0 is 'a'"):
             mfdl.compare(["dp-dsgd"], graph=other, task=task(), privacy=PRIVACY, mu=1.0, **SMALL)
         dynamics = dynamics_on(other, 0.1)
-        mechanism = mfdl.calibrate(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 2)), PRIVACY, mu=1.0)
+        mechanism = mfdl.calibrate(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), PRIVACY, mu=1.0)
         refuses("build the task for the mechanism's graph", lambda: mfdl.replay(mechanism, task(), seeds=[0]))
 
     def test_mechanisms_of_one_name_and_two_sources_of_one_condition_are_refused(self, tmp_path):
@@ -162,24 +153,18 @@ class TestObjects:
     @each(
         "changed, message",
         ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
-        ({"task": "no-such"}, "no-such"),
-        ({"task": 3}, "task must be a Task"),
+        ({"task": "no-such"}, "no-such"), ({"task": 3}, "task must be a Task"),
         ({"graph": "ring:n=5"}, "task has 4 nodes but the mechanism has 5"),
         ({"partition": "uniform"}, "the task given has its own"),
         ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
         ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
         ({"gossip": np.eye(3)}, "one row per node of the graph"),
-        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
-        ({"mu": []}, "mu must hold at least one value"),
-        ({"mu": "much"}, "mu must be a number or several"),
-        ({"privacy": "ldp"}, "privacy must be a Privacy"),
-        ({"privacy": mfdl.Privacy(owners=2, **ZERO_OUT)}, "a comparison takes no owners"),
-        (
-            {"privacy": mfdl.Privacy(participation=mfdl.Cyclic(3, 2), **ZERO_OUT)},
-            "privacy and the options both say epochs",
-        ),
+        ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"), ({"mu": []}, "mu must hold at least one value"),
+        ({"mu": "much"}, "mu must be a number or several"), ({"privacy": "ldp"}, "privacy must be a Privacy"),
+        ({"privacy": Privacy(owners=2, **ZERO_OUT)}, "a comparison takes no owners"),
+        ({"privacy": Privacy(participation=Cyclic(3, 2), **ZERO_OUT)}, "privacy and the options both say epochs"),
         ids=itertools.count(),
-    )
+    )  # fmt: skip
     def test_what_cannot_be_compared_is_refused(self, tmp_path, changed, message):
         asked = {"mechanisms": ["dp-dsgd"], "graph": GRAPH, "task": task(), "privacy": PRIVACY, "mu": 1.0} | changed
         refuses(message, mfdl.compare, **asked, out=tmp_path / "out", **SMALL)
@@ -188,14 +173,12 @@ class TestObjects:
     def test_an_algorithm_of_another_run_is_refused_with_the_difference(self):
         gossip = mfdl.gossip.metropolis_hastings(GRAPH)
         for dynamics, scheme, message in (
-            (dynamics_on("ring:n=4", 0.1), mfdl.Cyclic(2, 2), "of other nodes than this graph has"),
-            (mfdl.Dynamics(gossip, 0.1), mfdl.Cyclic(2, 3), "and this run has cyclic"),
-            (mfdl.Dynamics(gossip, 0.2), mfdl.Cyclic(2, 2), "has other learning rates"),
+            (dynamics_on("ring:n=4", 0.1), Cyclic(2, 2), "of other nodes than this graph has"),
+            (mfdl.Dynamics(gossip, 0.1), Cyclic(2, 3), "and this run has cyclic"),
+            (mfdl.Dynamics(gossip, 0.2), Cyclic(2, 2), "has other learning rates"),
         ):
             with pytest.raises(InvalidInput, match=message):
-                mfdl.compare(
-                    [mfdl.algorithms.dp_dsgd(dynamics, scheme)], graph=GRAPH, task=task(), privacy=PRIVACY, **SMALL
-                )
+                mfdl.compare([algorithms.dp_dsgd(dynamics, scheme)], graph=GRAPH, task=task(), privacy=PRIVACY, **SMALL)
 
 
 class TestGiven:
@@ -238,24 +221,24 @@ class TestDoors:
 
     @each(
         "privacy, options",
-        (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
+        (Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
         (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
         (mfdl.participation.RandomAllocation(3, 2), {"participation": "random-allocation", "epochs": 3, "period": 2}),
         ids=str,
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
-        asked = mfdl.Privacy(participation=privacy, **ZERO_OUT)
+        asked = Privacy(participation=privacy, **ZERO_OUT)
         assert options.items() <= privacy_options(asked).items()
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
         assert Experiment(**privacy_options(asked), **target).scheme() == privacy
 
     @each(
         "model, options",
-        (mfdl.trust.LDP(), {"trust": "ldp"}),
-        (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
-        (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
-        (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
-        (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
+        (trust.LDP(), {"trust": "ldp"}),
+        (trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
+        (trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
+        (trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
+        (trust.ReleasedOnly(), {"trust": "released"}),
         ids=str,
     )
     def test_a_trust_model_of_the_library_is_stored_by_its_name(self, model, options):
@@ -266,9 +249,7 @@ class TestDoors:
         assert _numbers("mu", 1) == (1.0,)
 
     def test_a_plan_is_trained_with_its_rate(self):
-        plan = mfdl.plan(
-            "ring:n=4", 8, mfdl.Privacy(**ZERO_OUT), mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3"
-        )
+        plan = mfdl.plan("ring:n=4", 8, Privacy(**ZERO_OUT), mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3")
         mine = mfdl.compare(graph=GRAPH, task=task(), seeds=1, progress=False, **plan.best.options())
         (row,) = mine.table()
         assert (row["mechanism"], row["lr"]) == ("dp-dsgd", plan.best.learning_time / 4)
@@ -282,7 +263,7 @@ class TestDoors:
         assert (answer["finished"], answer["failed"]) == (8, 0)
         assert set(Store(tmp_path).hashes) < set(Store(compared.folder / "runs").hashes)
         with pytest.raises(InvalidInput, match="a sweep takes each trust by its name"):
-            mfdl.sweep(out=tmp_path, graph=GRAPH, task=task(), trust=[mfdl.trust.LDP()], progress=False)
+            mfdl.sweep(out=tmp_path, graph=GRAPH, task=task(), trust=[trust.LDP()], progress=False)
 
 
 class TestModels:

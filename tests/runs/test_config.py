@@ -260,9 +260,7 @@ def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
     assert cells[0][1] != cells[1][1]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("options.toml", 'graph = "ring:n=4"\n'), ("run.json", '{"config": {"graph": "ring:n=4"}}')]
-)
+@each("name, content", ("options.toml", 'graph = "ring:n=4"\n'), ("run.json", '{"config": {"graph": "ring:n=4"}}'))
 def test_a_byte_order_mark_begins_a_file_of_options(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8-sig")

@@ -11,8 +11,7 @@ import torch
 from vocabulary import each, refuses
 from work_of_workers import dies, dies_once, threads
 
-import mfdl
-from mfdl import engines
+from mfdl import InvalidInput, engines
 from mfdl.engines import Engine
 from mfdl.runs import Store, run_cells
 
@@ -49,7 +48,7 @@ def test_a_scheduler_is_given_the_same_cells(scheduler, tmp_path):
 
 def test_a_scheduler_that_does_not_answer_is_told_in_words(monkeypatch):
     monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.2)
-    with pytest.raises(mfdl.InvalidInput, match="no Dask scheduler answers at tcp:") as caught:
+    with pytest.raises(InvalidInput, match="no Dask scheduler answers at tcp:") as caught:
         list(Engine("dask", scheduler="tcp://127.0.0.1:1").run(threads, "a"))
     assert "leave --scheduler out" in str(caught.value)
 

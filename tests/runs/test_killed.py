@@ -63,7 +63,6 @@ def begun(out, *options):
 
 
 def of_session(session):
-    """Processes of a session that still run, by their ids."""
     left = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from vocabulary import dynamics_on, each, refuses
 
 import mfdl
-from mfdl.participation import EveryStep
+from mfdl import Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks, trust
 from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.pictures.style import KNOWN, mechanism_looks, write_figure
-from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs import privacy_plots as pictures
 from mfdl.runs.columns import RunSteps
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
@@ -120,17 +120,15 @@ def test_logarithmic_only_when_ranges_demand_it(last):
 
 
 def trained(build, steps, noise_std=20.0):
-    graph = mfdl.graphs.load("ring:n=3")
+    graph = graphs.load("ring:n=3")
     dynamics = dynamics_on(graph, 0.5)
-    protected = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    mechanism = mfdl.calibrate(
-        build(dynamics, mfdl.EveryStep(steps)), mfdl.Privacy(**protected), noise_std=noise_std * steps
-    )
-    return mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[0], eval_every=1, progress=False)
+    protected = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = calibrate(build(dynamics, mfdl.EveryStep(steps)), Privacy(**protected), noise_std=noise_std * steps)
+    return replay(mechanism, tasks.load("digits", graph), seeds=[0], eval_every=1, progress=False)
 
 
 def test_runs_can_be_plotted_without_pyplot():
-    run, before = trained(mfdl.algorithms.dp_dsgd, 2), "matplotlib.pyplot" in sys.modules
+    run, before = trained(algorithms.dp_dsgd, 2), "matplotlib.pyplot" in sys.modules
     figure = run.plot()
     assert ("matplotlib.pyplot" in sys.modules) == before
     words = " ".join(" ".join(texts(figure)).split())
@@ -173,7 +171,7 @@ def test_a_title_never_praises_models_that_learned_nothing():
 
 
 def test_runs_in_the_same_axes_share_a_legend_and_stay_in_view():
-    runs = [trained(mfdl.algorithms.dp_dsgd, 8), trained(mfdl.algorithms.anti_pgd, 4)]
+    runs = [trained(algorithms.dp_dsgd, 8), trained(algorithms.anti_pgd, 4)]
     ax = matplotlib.figure.Figure().add_subplot()
     for run in (runs[0], *runs):
         run.plot(ax=ax)
@@ -282,7 +280,7 @@ def test_pictures_draw_into_axes_of_the_callers_and_return_them(plot, data):
 
 @pytest.fixture(scope="module")
 def algorithm():
-    return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.uniform("path:n=4")), EveryStep(3))
+    return algorithms.dp_dsgd(Dynamics(gossip.uniform("path:n=4")), EveryStep(3))
 
 
 def all_losses(algorithm, *attackers, **more):

@@ -141,7 +141,6 @@ def test_json_is_plain(finished):
 
 # ---- cells that are trained together ---------------------------------------------------------------------------------
 def batch():
-    """Two rates and two seeds: one job."""
     rates, seeds = (0.2, 0.5), (0, 1)
     return [cell(first_seed=s, learning_rate=rate, metrics=("average_loss",)) for rate in rates for s in seeds]
 

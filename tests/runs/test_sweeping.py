@@ -162,14 +162,11 @@ def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
 @each(
     "arguments, message",
     ([], "give either CONFIG.toml, to run a sweep, or --status DIR"),
-    (["none.toml"], "cannot read none.toml: No such file"),
-    (["--status", "nowhere"], "nowhere holds no sweep"),
+    (["none.toml"], "cannot read none.toml: No such file"), (["--status", "nowhere"], "nowhere holds no sweep"),
     (["s.toml", "--engine", "dusk"], "did you mean 'dask'"),
-    (["s.toml", "--scheduler", "tcp://a:1"], "belongs to engine dask"),
-    (["s.toml", "--jobs", "0"], "--jobs"),
-    (["bad.toml"], "bad.toml, line 3, mu: mu must be"),
-    (["s.toml", "--out", "s.toml"], "cannot write"),
-)
+    (["s.toml", "--scheduler", "tcp://a:1"], "belongs to engine dask"), (["s.toml", "--jobs", "0"], "--jobs"),
+    (["bad.toml"], "bad.toml, line 3, mu: mu must be"), (["s.toml", "--out", "s.toml"], "cannot write"),
+)  # fmt: skip
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(FILE)

@@ -75,9 +75,7 @@ def test_weights_dominate_the_gram_and_add_up_to_the_bound(C, seed):
     assert np.sum(X * (g @ g.T)) <= value.upper[0]
 
 
-@pytest.mark.parametrize(
-    ("size", "rank", "spread"), [(2, 1, 0), (5, 2, 0), (12, 12, 4), (20, 5, 0), (20, 20, 0), (20, 3, 2), (60, 8, 1)]
-)
+@each("size, rank, spread", (2, 1, 0), (5, 2, 0), (12, 12, 4), (20, 5, 0), (20, 20, 0), (20, 3, 2), (60, 8, 1))
 def test_the_gap_closes_and_ascent_stays_between(size, rank, spread):
     X = random_grams(size + rank, 60 if size < 60 else 4, size, rank, spread)
     value = maximise(X)

@@ -12,8 +12,7 @@ from last_bits import nudged
 from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, trust
+from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, Privacy, algorithms, calibrate, trust
 from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.temporal import prefix_sum_gram
@@ -304,8 +303,6 @@ ONE_LAM = 1.5  # what one lam for all patterns may lose on these
 
 @dataclasses.dataclass(frozen=True)
 class HeaviestAlone(PatternSet):
-    """Of another set, its heaviest pattern and nothing else."""
-
     known: PatternSet
 
     def heaviest(self, weights):
@@ -314,8 +311,6 @@ class HeaviestAlone(PatternSet):
 
 @dataclasses.dataclass(frozen=True)
 class Mine(Participation):
-    """The user's own scheme."""
-
     known: Participation
     scheme = "mine"
 
@@ -372,7 +367,7 @@ def test_it_is_calibrated_and_trained_by_hand_but_not_by_the_executor(scheme):
     ring = dynamics_on("ring:n=4")
     circumstances = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     mine, known = (
-        mfdl.calibrate(mfdl.algorithms.bsr(ring, each, bandwidth=3), mfdl.Privacy(**circumstances), mu=1.0)
+        calibrate(algorithms.bsr(ring, each, bandwidth=3), Privacy(**circumstances), mu=1.0)
         for each in (Mine(scheme), scheme)
     )
     assert known.noise_std * (1 - 1e-9) <= mine.noise_std <= ONE_LAM * known.noise_std
@@ -385,8 +380,6 @@ def test_what_takes_the_patterns_themselves_is_refused():
     unsupported("my participation once per epoch.*only", mine.patterns)
     unsupported("not listed", mine.classes)
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
-        mfdl.calibrate(
-            mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mine),
-            mfdl.Privacy(trust.LDP(), unit="user", **ZERO_OUT),
-            mu=1.0,
+        calibrate(
+            algorithms.dp_dsgd(dynamics_on("ring:n=4"), mine), Privacy(trust.LDP(), unit="user", **ZERO_OUT), mu=1.0
         )

@@ -1,7 +1,5 @@
 """Autodiff: agrees with the dense solver within the certificates, keeps families in shape, and takes a user's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

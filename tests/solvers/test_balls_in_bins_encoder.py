@@ -1,7 +1,5 @@
 """Encoders for balls-in-bins, dense and with structure: M in fractions, constraints, gradients, lower bounds."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Shared seeds against coalitions: every constraint holds, bounds hold, and objectives match semidefinite programs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

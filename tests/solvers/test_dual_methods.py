@@ -1,7 +1,5 @@
 """Search by duals and L-BFGS on functions with known minima: classes of indices, singular H, domains."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 

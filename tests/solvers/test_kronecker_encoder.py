@@ -1,7 +1,5 @@
 """Products over time and nodes, and an encoder per direction: bounds, the reference value, the size limit."""
 
-from __future__ import annotations
-
 import re
 
 import cvxpy as cp
@@ -153,19 +151,16 @@ def test_a_limit_of_rounds_is_said():
 # Bad input
 @each(
     "change, message",
-    ({"grams": np.eye(2)}, "shape (n, T, T)"),
-    ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
-    ({"grams": np.zeros((0, 2, 2))}, "shape (n, T, T)"),
-    ({"grams": np.zeros((2, 2, 2))}, "nothing to minimise"),
+    ({"grams": np.eye(2)}, "shape (n, T, T)"), ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
+    ({"grams": np.zeros((0, 2, 2))}, "shape (n, T, T)"), ({"grams": np.zeros((2, 2, 2))}, "nothing to minimise"),
     ({"grams": np.full((2, 2, 2), np.nan)}, "must be finite"),
     ({"grams": np.array([[[1.0, 2.0], [0.0, 1.0]]] * 2)}, "mode 0 is not"),
     ({"grams": np.array([np.eye(2), -np.eye(2)])}, "positive semidefinite"),
-    ({"vectors": np.eye(3)}, "one column per mode"),
-    ({"vectors": np.array([[1.0, 0.1], [0.0, 1.0]])}, "orthogonal"),
+    ({"vectors": np.eye(3)}, "one column per mode"), ({"vectors": np.array([[1.0, 0.1], [0.0, 1.0]])}, "orthogonal"),
     ({"vectors": np.full((2, 2), np.inf)}, "must be finite"),
     ({"classes": np.arange(3)}, "one integer label per step"),
     ({"classes": np.zeros(2)}, "one integer label per step"),
-)
+)  # fmt: skip
 def test_refused_problems(change, message):
     valid = {"grams": np.array([np.eye(2)] * 2), "vectors": np.eye(2), "classes": np.arange(2)}
     ModeProblem(**valid)

@@ -1,7 +1,5 @@
 """Covariances of local noise and weights of edges: values of an independent solver, and certified bounds."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The problem refuses what cannot be posed; lower bounds are below every objective, the largest error too."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

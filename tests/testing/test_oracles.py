@@ -204,18 +204,15 @@ def test_what_never_reaches_the_attacker_is_not_seen():
 
 @each(
     "changed, message",
-    ({"weights": np.eye(5)}, "at most 4 nodes"),
-    ({"weights": np.ones((2, 3))}, "weights must be square"),
-    ({"victim": 2}, "two of the nodes 0 to 2"),
-    ({"victim": 3}, "two of the nodes 0 to 2"),
-    ({"num_steps": 4}, "num_steps must be 1 to 3"),
-    ({"reactions": {2: Reaction(1.0)}}, "other than the attacker"),
+    ({"weights": np.eye(5)}, "at most 4 nodes"), ({"weights": np.ones((2, 3))}, "weights must be square"),
+    ({"victim": 2}, "two of the nodes 0 to 2"), ({"victim": 3}, "two of the nodes 0 to 2"),
+    ({"num_steps": 4}, "num_steps must be 1 to 3"), ({"reactions": {2: Reaction(1.0)}}, "other than the attacker"),
     ({"pattern": (2,)}, "pattern must hold steps 0 to 1"),
     ({"noise_std": 0.0}, "noise_std must be a finite number > 0"),
     ({"record_shift": -1.0}, "record_shift must be a finite number >= 0"),
     ({"resolution": 1}, "resolution must be an integer >= 2"),
     ({"weights": TWO_NEIGHBOURS, "num_steps": 3, "pattern": (0, 1)}, "at most 4 telling messages, got 5"),
-)
+)  # fmt: skip
 def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
     case = {"weights": PATH, "attacker": 2, "victim": 0, "reactions": {}} | changed
     refuses(message, lambda: adaptive_total_variation(case.pop("weights"), **case))

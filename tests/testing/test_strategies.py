@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, settings
 from numpy.testing import assert_allclose
-from vocabulary import dynamics_on, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
-import mfdl
-from mfdl import Cyclic, Dynamics, gossip
+from mfdl import Cyclic, Dynamics, algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
 from mfdl.privacy import sensitivity_by_victim
@@ -60,7 +59,7 @@ from mfdl.testing import strategies as drawn
 TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_text(encoding="utf-8")
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
 record = Cyclic(epochs=2, period=1)
-algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
+algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
 few = 40
 
 
@@ -85,31 +84,29 @@ def test_the_page_has_a_row_for_every_strategy():
     assert all(f"`{name}`" in TABLE for name in ("ALL_NAMES", "ALL_SCHEMES", "TRUST_MODELS", "VIEW_KINDS", "KINDS"))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "condition", "expected"),
-    [
-        (connected_graphs(), lambda G: not nx.is_tree(G), "{0-1, 0-2, 1-2}"),
-        (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
-        (views(["rank-deficient"]), lambda v: v.dense_gradients().any(), "A = [[1], [0]], B = [[1], [0]]"),
-        (views(["leaking"]), lambda v: v.dense_noise().any(), "A = [[0], [1]], B = [[1], [0]]"),
-        (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
-        (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
-        (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
+@each(
+    "strategy, condition, expected",
+    (connected_graphs(), lambda G: not nx.is_tree(G), "{0-1, 0-2, 1-2}"),
+    (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
+    (views(["rank-deficient"]), lambda v: v.dense_gradients().any(), "A = [[1], [0]], B = [[1], [0]]"),
+    (views(["leaking"]), lambda v: v.dense_noise().any(), "A = [[0], [1]], B = [[1], [0]]"),
+    (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
+    (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
+    (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
+    (
+        gradient_differences(record, 2, adjacency="replace-one", clip_norm=0.5, dimension=1),
+        lambda D: np.abs(D).sum() == 2,
+        "[[1], [0], [1], [0]]",
+    ),
+    (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "Colluding(colluders=[0, 1])"),
+    (
+        linear_algorithms(["decor"], varying=False),
+        lambda algorithm: algorithm.num_nodes > 1 and algorithm.noise.columns_per_step > 1,
         (
-            gradient_differences(record, 2, adjacency="replace-one", clip_norm=0.5, dimension=1),
-            lambda D: np.abs(D).sum() == 2,
-            "[[1], [0], [1], [0]]",
+            "decor on W = [[1/2, 1/2], [1/2, 1/2]], Cyclic(epochs=1, period=1, steps=1), "
+            "R = [[2, -1], [-1, 2]] from secrets held by 0, 0+1, 1"
         ),
-        (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "Colluding(colluders=[0, 1])"),
-        (
-            linear_algorithms(["decor"], varying=False),
-            lambda algorithm: algorithm.num_nodes > 1 and algorithm.noise.columns_per_step > 1,
-            (
-                "decor on W = [[1/2, 1/2], [1/2, 1/2]], Cyclic(epochs=1, period=1, steps=1), "
-                "R = [[2, -1], [-1, 2]] from secrets held by 0, 0+1, 1"
-            ),
-        ),
-    ],
+    ),
     ids=lambda value: "",
 )
 def test_a_condition_leaves_a_small_case(strategy, condition, expected):
@@ -249,11 +246,11 @@ def test_trust_models_leave_a_victim_and_have_a_view(data):
 @given(20, n=st.integers(1, 3), data=st.data())
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
-    algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
     assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(algorithm, model))
 
 
-ZIP = mfdl.algorithms.zip_dl(dynamics_on("complete:n=2"), Cyclic(1, 1))
+ZIP = algorithms.zip_dl(dynamics_on("complete:n=2"), Cyclic(1, 1))
 MASKS = trust_models(ZIP, kinds=["masks"])
 
 

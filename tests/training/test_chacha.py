@@ -213,7 +213,6 @@ def test_all_that_names_a_row_separates_it():
 
 
 def node(key, steps=()):
-    """A node of fresh noise that has taken some steps."""
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))

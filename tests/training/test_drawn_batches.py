@@ -9,8 +9,7 @@ import torch
 from small_tasks import classes, some_models
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
-import mfdl
-from mfdl import BallsInBins, NoiseKey, PoissonSampling, algorithms, partition, replay, trust
+from mfdl import BallsInBins, NoiseKey, PoissonSampling, Privacy, algorithms, calibrate, partition, replay, trust
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task
@@ -31,9 +30,7 @@ def sampled_mechanism(
 ):
     dynamics = dynamics_on("ring:n=3", 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
-    return mfdl.calibrate(
-        algorithm, mfdl.Privacy(trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip), noise_std=noise_std
-    )
+    return calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip), noise_std=noise_std)
 
 
 def batches(key=0, rate=RATE, sizes=60):
@@ -266,7 +263,7 @@ def test_records_draw_the_patterns_that_were_accounted(scheme):
 @pytest.mark.parametrize("scheme", SCHEMES[2:], ids=lambda scheme: scheme.describe())
 def test_a_run_trains_and_states_its_guarantee(scheme):
     algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.1), scheme)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), epsilon=2.0, delta=1e-5)
+    mechanism = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), epsilon=2.0, delta=1e-5)
     run = replay(mechanism, task_of(30), seeds=[0], progress=False)
     assert "diverged" not in run.outcome
     assert scheme.describe() in run.statement()

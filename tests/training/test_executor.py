@@ -120,18 +120,13 @@ def test_every_map_of_a_round_is_applied(path, monkeypatch):
 
     rounds = tuple(
         dataclasses.replace(
-            base.rounds[0],
-            receivers=None,
-            message_from_state=random_map(messages, states),
-            message_from_gradient=random_map(messages, n),
-            message_from_noise=random_map(messages, n),
-            state_from_message=random_map(states, messages),
-            state_from_state=random_map(states, states),
-            state_from_gradient=random_map(states, n),
-            state_from_noise=random_map(states, n),
+            base.rounds[0], receivers=None, message_from_state=random_map(messages, states),
+            message_from_gradient=random_map(messages, n), message_from_noise=random_map(messages, n),
+            state_from_message=random_map(states, messages), state_from_state=random_map(states, states),
+            state_from_gradient=random_map(states, n), state_from_noise=random_map(states, n),
         )
         for _ in range(6)
-    )
+    )  # fmt: skip
     selection = sp.csr_array(np.eye(n, states))
     algorithm = dataclasses.replace(
         base, rounds=rounds, model_from_state=selection, message_sender=[0, 1, 2, 3, 3], transmitted=np.ones(5, bool)

@@ -15,12 +15,12 @@ from scipy import special
 from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl.errors import InvalidInput
+from mfdl import Cyclic, Mechanism, NoiseKey, Privacy, algorithms, calibrate, trust
 from mfdl.noise import IndependentNoise, LocalNoise
 from mfdl.training import grid_sums
 from mfdl.training.clipping import clipped_rows
 from mfdl.training.grid_sums import GridSums, RoundedNormals, rounded, upper_tail
-from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.keys import normals
 from mfdl.training.shared_randomness import HolderKeys
 
 KEYS = HolderKeys.simulated(mfdl.NoiseKey(bytes(range(32))))
@@ -32,7 +32,7 @@ DYNAMICS = dynamics_on(f"ring:n={NODES}", 0.3)
 class Case:
     """One node of a mechanism, and the step h of its grid. Its outputs: two steps of one coordinate, or one of two."""
 
-    mechanism: mfdl.Mechanism
+    mechanism: Mechanism
     node: int
     step: float
 
@@ -77,18 +77,15 @@ def finest(encoder):
 
 def case_of(noise, node, *, scale, clip, step, adjacency, scales):
     """Args: scale: in units q of the node; clip: in steps of the grid."""
-    plain = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(noise.num_steps, 1))
+    plain = algorithms.dp_dsgd(DYNAMICS, Cyclic(noise.num_steps, 1))
     algorithm = dataclasses.replace(plain, noise=noise.scaled(np.array(scales)))
     bits = finest(algorithm.noise.causal.column_encoder(node))
-    about = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
-    return Case(
-        mfdl.calibrate(algorithm, mfdl.Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step
-    )
+    about = {"trust": trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
+    return Case(calibrate(algorithm, Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step)
 
 
 @st.composite
 def noises(draw):
-    """Fresh, or with an encoder of each node, whose entries are multiples of 1/8."""
     num_steps = draw(st.sampled_from([1, 2]))
     if draw(st.booleans()):
         return IndependentNoise(num_steps, NODES)
@@ -294,6 +291,5 @@ def test_pieces_do_not_change_a_row(monkeypatch):
 
 def test_refusals():
     for scale in (-1.0, 2.0**41, float("nan")):
-        with pytest.raises(InvalidInput, match=r"scale must lie in \[0, 2\^40\].*coarser grid"):
-            RoundedNormals(KEY).row(0, 2, scale)
+        refuses(r"scale must lie in \[0, 2\^40\].*coarser grid", RoundedNormals(KEY).row, 0, 2, scale)
     refuses("dim must be at most", lambda: RoundedNormals(KEY).row(0, 2**32 + 1, 1.0))

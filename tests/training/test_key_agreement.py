@@ -175,7 +175,8 @@ def spellings(key):
 def test_keys_are_shown_by_public_names_only():
     hold = HolderKeys.given({(0, 1): NoiseKey.from_entropy(), (1,): NoiseKey.from_entropy()})
     root = NoiseKey.from_entropy()
-    printed = f"{hold!r} {hold} {hold.node_keys(1)!r} {HolderKeys.simulated(root)!r} {HolderKeys.simulated(root).node_keys(2)}"
+    every = HolderKeys.simulated(root)
+    printed = f"{hold!r} {hold} {hold.node_keys(1)!r} {every!r} {every.node_keys(2)}"
     assert "holders=[{0, 1}, {1}]" in printed
     assert root.key_id in printed
     for key in (hold.key_for({0, 1}), hold.key_for({1}), root, root.derive("holders", 2)):
@@ -352,14 +353,9 @@ def test_any_changed_byte_is_seen():
 
 @each(
     "changed",
-    {"group": [0, 1]},
-    {"group": [0, 1, 2, 3]},
-    {"group": ["0", 0, 1, 2]},
-    {"run_id": "run 2"},
-    {"sender": 2},
-    {"receiver": 2},
-    {"sender": 1, "receiver": 0},
-)
+    {"group": [0, 1]}, {"group": [0, 1, 2, 3]}, {"group": ["0", 0, 1, 2]}, {"run_id": "run 2"}, {"sender": 2},
+    {"receiver": 2}, {"sender": 1, "receiver": 0},
+)  # fmt: skip
 def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
     sealed = seal_group_key(NoiseKey.from_entropy(), PAIR, **BOUND)
     for pair, bound in ((PAIR, BOUND | changed), (NoiseKey.from_entropy(), BOUND), (PAIR.derive("x"), BOUND)):

@@ -129,8 +129,7 @@ def test_one_saved_file_goes_on_once_in_a_process():
     first.step(*batch(1))
     before = parameters(second)
     for other in (second, node, live(key)):
-        with pytest.raises(mfdl.InvalidInput, match=r"step [01] was taken in this process with the same keys"):
-            other.step(*batch(2))
+        refuses("step [01] was taken in this process", other.step, *batch(2))
     assert torch.equal(parameters(second), before)
     first.step(*batch(2))
 
@@ -179,7 +178,7 @@ def test_a_failed_step_is_saved_as_taken(tmp_path):
 
     key = mfdl.NoiseKey.from_entropy()
     node = live(key, optimizer=Failing, folder=tmp_path)
-    refuses(".", lambda: node.step(*batch(0)), error=RuntimeError)
+    refuses(None, lambda: node.step(*batch(0)), error=RuntimeError)
     node.close()
     assert live(key, folder=tmp_path).steps_taken == 1
 
@@ -232,8 +231,7 @@ def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
         "clipping": {"clip": 1.0}, "mechanism": {"rate": 0.1},
     }  # fmt: skip
     for field, changes in cases.items():
-        with pytest.raises(mfdl.InvalidInput, match=f"node 2 has another {field}:"):
-            here.require_plan(other(**changes).plan, "node 2")
+        refuses(f"node 2 has another {field}:", here.require_plan, other(**changes).plan, "node 2")
 
 
 # ---- the budget ------------------------------------------------------------------------------------------------------

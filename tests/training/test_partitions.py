@@ -290,12 +290,9 @@ def test_partitions_that_cannot_be_used(build, message):
 
 @each(
     "text, parsed",
-    ("uniform", Uniform()),
-    (" uniform ", Uniform()),
-    ("dirichlet:alpha=10", Dirichlet(10.0)),
-    ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
-    (Dirichlet(3.0), Dirichlet(3.0)),
-)
+    ("uniform", Uniform()), (" uniform ", Uniform()), ("dirichlet:alpha=10", Dirichlet(10.0)),
+    ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)), (Dirichlet(3.0), Dirichlet(3.0)),
+)  # fmt: skip
 def test_texts(text, parsed):
     assert partition.parse(text) == parsed
     assert partition.parse(parsed.text) == parsed

@@ -12,7 +12,7 @@ from torch import nn
 from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
-from mfdl import PrivateNode
+from mfdl import InvalidInput, PrivateNode
 from mfdl.training import clip_rules
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
@@ -58,14 +58,10 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
     stream = mfdl.training.streams.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
     state = executor.initial_state(data.initial_parameters)
     nodes = nodes_of(
-        calibrated,
-        task,
-        key,
-        data.initial_parameters[0],
+        calibrated, task, key, data.initial_parameters[0],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
-        batch_size=float(sizes[0]),
-        clipping=clipping,
-    )
+        batch_size=float(sizes[0]), clipping=clipping,
+    )  # fmt: skip
     rule = clip_rules.parse(clipping, calibrated.clip_norm)
     for t in range(calibrated.algorithm.num_steps):
         gradients = data.clipped_gradients(executor.models(state), t, rule, unit)
@@ -130,14 +126,8 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     node, data = one_node
     again = PrivateNode(
         torch.optim.SGD((copy := nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))).parameters(), lr=RATE),
-        copy,
-        node.mechanism,
-        node=1,
-        keys=mfdl.NoiseKey.from_seed(0),
-        loss=squared,
-        batch_size=2,
-        publish=False,
-    )
+        copy, node.mechanism, node=1, keys=mfdl.NoiseKey.from_seed(0), loss=squared, batch_size=2, publish=False,
+    )  # fmt: skip
     for t in range(3):
         node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
     early = node.state_dict()
@@ -149,11 +139,11 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     assert torch.equal(node.model.initial_row(), again.model.initial_row())
     refuses("cannot go to step 3", node.load_state_dict, early)
     refuses("another run: key_id", lambda: again.load_state_dict({**node.state_dict(), "key_id": "0" * 32}))
-    with pytest.raises(mfdl.InvalidInput, match=r"lacks \['optimizer'\]"):
+    with pytest.raises(InvalidInput, match=r"lacks \['optimizer'\]"):
         again.load_state_dict({name: value for name, value in early.items() if name != "optimizer"})
     again.load_state_dict(early | {"steps_taken": 5})
     with pytest.raises(
-        mfdl.InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
+        InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
     ):  # who took part when is kept
         again.step(*batch(data, 5), records=[0, 5])
 
@@ -203,43 +193,39 @@ def refusals():
     tracking, quieter = mechanism("gradient-tracking"), mechanism()
     object.__setattr__(quieter.algorithm, "noise", mfdl.noise.ZeroNoise(EPOCHS * PERIOD, NODES))
     return {
-        "noise changed afterwards": (
-            {"calibrated": quieter},
-            mfdl.InvalidInput,
-            "the guarantee is for another algorithm",
-        ),
+        "noise changed afterwards": ({"calibrated": quieter}, InvalidInput, "the guarantee is for another algorithm"),
         "messages hidden": ({"calibrated": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
         "add-remove": (
             {"calibrated": mechanism(adjacency="add-remove")},
             mfdl.UnsupportedMechanism,
             "number of records is not public",
         ),
-        "an algorithm": ({"calibrated": tracking.algorithm}, mfdl.InvalidInput, "mechanism must be a Mechanism"),
+        "an algorithm": ({"calibrated": tracking.algorithm}, InvalidInput, "mechanism must be a Mechanism"),
         "LBFGS": ({"optimizer": torch.optim.LBFGS}, mfdl.UnsupportedMechanism, "several times a step"),
         "half the parameters": (
             {"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)},
-            mfdl.InvalidInput,
+            InvalidInput,
             "exactly the trainable parameters",
         ),
-        "no such node": ({"node": 9}, mfdl.InvalidInput, "node"),
-        "no keys": ({"keys": 3}, mfdl.InvalidInput, "keys must be HolderKeys"),
-        "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, mfdl.InvalidInput, "no cipher; use NoiseKey.from_entropy"),
-        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, mfdl.InvalidInput, "8 distinct bytes.*publish="),
+        "no such node": ({"node": 9}, InvalidInput, "node"),
+        "no keys": ({"keys": 3}, InvalidInput, "keys must be HolderKeys"),
+        "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, InvalidInput, "no cipher; use NoiseKey.from_entropy"),
+        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, InvalidInput, "8 distinct bytes.*publish="),
         "a password, in keys of a simulation": (
             {"keys": HolderKeys.simulated(mfdl.NoiseKey(b"password".ljust(32)))},
-            mfdl.InvalidInput,
+            InvalidInput,
             "8 distinct bytes",
         ),
         "a key made of a password": (
             {"keys": mfdl.NoiseKey(b"password".ljust(32)).derive("node")},
-            mfdl.InvalidInput,
+            InvalidInput,
             "8 distinct bytes",
         ),
-        "publish is no flag": ({"publish": None}, mfdl.InvalidInput, "publish must be"),
-        "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
+        "publish is no flag": ({"publish": None}, InvalidInput, "publish must be"),
+        "batch size 0": ({"batch_size": 0}, InvalidInput, "batch_size must be"),
         "user level divided": (
             {"calibrated": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
-            mfdl.InvalidInput,
+            InvalidInput,
             "leave it out",
         ),
     }
@@ -277,13 +263,9 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
 
     for module in (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), Centred()):
         private_node = PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0),
-            module,
-            mechanism(),
-            node=0,
-            keys=mfdl.NoiseKey.from_entropy(),
-            loss=squared,
-        )
+            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism(), node=0,
+            keys=mfdl.NoiseKey.from_entropy(), loss=squared,
+        )  # fmt: skip
         unsupported("mixes the records", private_node.step, torch.randn(1, 3), torch.randn(1))
         assert private_node.steps_taken == 0
 
@@ -309,7 +291,7 @@ def test_a_node_needs_only_the_secrets_it_holds():
     calibrated = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
     module = nn.Linear(3, 1)
     keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
-    with pytest.raises(mfdl.InvalidInput, match=r"the secret of \{0, 3\} is missing"):
+    with pytest.raises(InvalidInput, match=r"the secret of \{0, 3\} is missing"):
         PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, calibrated, node=0, keys=keys, loss=squared)
 
 

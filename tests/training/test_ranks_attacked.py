@@ -90,7 +90,7 @@ def test_an_error_of_the_leader_alone_ends_the_group_and_the_run_goes_on(tmp_pat
         raise error
 
     with distributed.ranks(2):
-        refuses(".", trained, mechanism, tmp_path, on_evaluation=fails, error=type(error))
+        refuses(None, trained, mechanism, tmp_path, on_evaluation=fails, error=type(error))
         refuses("start a new group", trained, mechanism, error=RankLost)
     with distributed.ranks(2):
         assert_same(trained(mechanism, tmp_path), trained(mechanism))

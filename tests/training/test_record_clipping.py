@@ -282,9 +282,7 @@ def test_convolutions_of_images(factored, name):
     _require_slow_sums(instance)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"}]
-)
+@each("settings", {}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"})
 def test_convolutions_of_series(factored, settings):
     """Of each record two batches of three series of seven numbers."""
 
@@ -437,15 +435,9 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(
-        torch.optim.SGD(module.parameters(), 1.0),
-        module,
-        calibrated,
-        node=1,
-        keys=NoiseKey.from_seed(0),
-        loss=squared,
-        batch_size=1,
-        publish=False,
-    )
+        torch.optim.SGD(module.parameters(), 1.0), module, calibrated, node=1, keys=NoiseKey.from_seed(0),
+        loss=squared, batch_size=1, publish=False,
+    )  # fmt: skip
     node.step(instance.features[1, 0], instance.targets[1, 0])
     assert node._record_clipping.layers
     moved = torch.nn.utils.parameters_to_vector(module.parameters()).detach() - start

@@ -173,8 +173,6 @@ def test_factors_of_products_begin_where_torch_allocates(name, tmp_path, monkeyp
 
 
 class CrashAt(Exception):
-    """Raised at a step of a run."""
-
     def __init__(self, step):
         self.left = step
 

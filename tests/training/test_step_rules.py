@@ -1,7 +1,5 @@
 """Step rules and preconditioners: everything sent is a function of the privatised gradients; refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -94,8 +92,6 @@ def test_messages_and_scales_are_functions_of_the_privatised_gradients(text, uni
 
 @dataclasses.dataclass(frozen=True)
 class Unchanged(StepRule):
-    """The privatised sums themselves."""
-
     def step(self, t, sums, state, facts):
         return sums, state
 
@@ -203,9 +199,7 @@ def test_normalised_steps_have_length_one_and_nesterov_is_that_of_torch():
     assert_allclose(ours, parameter.detach(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("dp-dsgd", "rms:0.5:0"), ("dp-dsgd", "messages:0.5:0"), ("mafalda", "rms:0.5:0")]
-)
+@each("name, text", ("dp-dsgd", "rms:0.5:0"), ("dp-dsgd", "messages:0.5:0"), ("mafalda", "rms:0.5:0"))
 def test_what_noise_adds_to_second_moments_is_taken_off(name, text):
     """Unbiased: by the mean over many coordinates, alike, within six standard errors."""
     facts, algorithm = facts_of(2.0, name)
@@ -272,13 +266,9 @@ def test_secret_batches_take_a_rule():
 
 @each(
     "text, words",
-    ("adam", "step rule"),
-    ("nesterov:1", "beta must lie in"),
-    ("rms:0", "exponent must be"),
-    ("rms:0.5:1", "decay must lie in"),
-    ("messages:0.5:0.5:0", "floor must be"),
-    (3, "step_rule must be"),
-)
+    ("adam", "step rule"), ("nesterov:1", "beta must lie in"), ("rms:0", "exponent must be"),
+    ("rms:0.5:1", "decay must lie in"), ("messages:0.5:0.5:0", "floor must be"), (3, "step_rule must be"),
+)  # fmt: skip
 def test_what_is_no_rule_is_refused(text, words):
     refuses(words, lambda: replay(mechanism(), classes(), seeds=[0], step_rule=text))
 

@@ -61,13 +61,10 @@ def test_modules_that_cannot_be_clipped_per_record(build, message):
 
 @each(
     "build",
-    batch_norm_in_training(nn.Dropout(0.0)),
-    batch_norm_in_training(nn.Dropout(0.5).eval()),
-    batch_norm_in_training(nn.LayerNorm(4)),
-    batch_norm_in_training(nn.BatchNorm1d(4).eval()),
-    batch_norm_in_training(nn.GroupNorm(2, 4)),
-    lambda: nn.Linear(3, 1),
-)
+    batch_norm_in_training(nn.Dropout(0.0)), batch_norm_in_training(nn.Dropout(0.5).eval()),
+    batch_norm_in_training(nn.LayerNorm(4)), batch_norm_in_training(nn.BatchNorm1d(4).eval()),
+    batch_norm_in_training(nn.GroupNorm(2, 4)), lambda: nn.Linear(3, 1),
+)  # fmt: skip
 def test_modules_that_can(build):
     task = regression(build=build)
     instance = task.instance(seed=0, period=2)
@@ -164,14 +161,9 @@ def test_a_dataset_is_read_once_so_what_it_draws_stays():
 
     noisy = Drawn(np.zeros((6, 3)), np.arange(6) % 2)
     task = tasks.from_module(
-        "drawn",
-        2,
-        kind="classification",
-        build_module=lambda: flat_linear(3),
-        loss=nn.functional.cross_entropy,
-        train=noisy,
-        test=noisy,
-    )
+        "drawn", 2, kind="classification", build_module=lambda: flat_linear(3), loss=nn.functional.cross_entropy,
+        train=noisy, test=noisy,
+    )  # fmt: skip
     first, second = (task.instance(seed=0, period=3) for _ in range(2))
     assert torch.equal(first.features, second.features)
 

@@ -281,8 +281,7 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     apart = algorithms.from_maps(maps, Cyclic(2, 3), dynamics, message_sender=range(5))
     for uncovered, model in ((base, trust.PNDP([0])), (apart, trust.Eavesdropper())):
         why = r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"
-        with pytest.raises(InvalidInput, match=why):
-            replay(calibrate(uncovered, Privacy(model, **common), mu=1.0), task, seeds=[0])
+        refuses(why, replay, calibrate(uncovered, Privacy(model, **common), mu=1.0), task, seeds=[0])
     fitted = base.with_divisors(task.public_batch_sizes(3))
     replay(calibrate(fitted, Privacy(trust.PNDP([0]), **common), mu=1.0), task, seeds=[0])
     resting = calibrate(fitted, Privacy(trust.PNDP([0]), release="none", lipschitz=1.0, **common), mu=1.0)

@@ -25,7 +25,6 @@ def cells():
 
 
 def sweep(folder):
-    """A folder of real runs, one of them failed."""
     run_cells(cells(), folder, progress=False)
     return folder
 

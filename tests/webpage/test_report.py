@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlparse
 import numpy as np
 import pytest
 from folders import RECORD, Page, made_up
-from vocabulary import example, given, refuses, st
+from vocabulary import each, example, given, refuses, st
 
 import mfdl
 from mfdl.commands import main
@@ -201,8 +201,7 @@ def test_what_cannot_be_built_again_is_left_out_with_the_reason(records):
         ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates base noise std"),
         ({"mechanism": "file:gone.npz"}, "could not be rebuilt"),
     ):
-        with pytest.raises(rebuilt.LeftOut, match=reason):
-            rebuilt.rebuilt({**records[1], **change}, Shared())
+        refuses(reason, rebuilt.rebuilt, {**records[1], **change}, Shared(), error=rebuilt.LeftOut)
 
 
 def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys):
@@ -258,10 +257,7 @@ def test_few_series_are_shown_first(tmp_path):
     assert {e[1]["value"] for e in boxes if "checked" in e[1]} == {"5", "6", "7", "8"}  # the lowest losses
 
 
-@pytest.mark.parametrize(
-    ("rates", "chosen", "expected"),
-    [([0.1], [{}], [CHOSEN_BEFORE]), ([0.1], None, []), ([0.1, 0.5], None, [CHOSEN_HERE])],
-)
+@each("rates, chosen, expected", ([0.1], [{}], [CHOSEN_BEFORE]), ([0.1], None, []), ([0.1, 0.5], None, [CHOSEN_HERE]))
 def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path, rates, chosen, expected):
     changes = [{"label": "b", "lr": 0.5}, *({"label": "a", "lr": rate} for rate in rates)]
     text = written(made_up(tmp_path, changes, **({} if chosen is None else {"chosen": chosen}))).read_text()
