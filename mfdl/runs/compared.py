@@ -23,12 +23,11 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .cells import Plan, Shared, comparison_cells
-from .columns import RunSteps, load_steps
 from .comparing import comparison_grid, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
-from .store import RESULTS, RUNS, STEPS, Store
+from .store import RESULTS, RUNS, STEPS, RunSteps, Store, load_steps
 
 if TYPE_CHECKING:
     import pandas

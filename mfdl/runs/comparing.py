@@ -40,7 +40,6 @@ from ..training.learned import Baseline, Ended, Judged
 from ..training.replay_config import left_out, statement
 from ..training.run import is_private
 from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, comparison_cells
-from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps
 from .experiment import Experiment
 from .option_files import is_own
 from .output import (
@@ -53,7 +52,21 @@ from .output import (
 )
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
-from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store, read_json
+from .store import (
+    COMPARISON_FILES,
+    NOT_PRIVATE,
+    PNG,
+    RESULTS,
+    RUNS,
+    STEPS,
+    SVG,
+    RunSteps,
+    Store,
+    aggregated,
+    names,
+    read_json,
+    save_steps,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

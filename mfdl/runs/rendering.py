@@ -27,7 +27,7 @@ from .output import ahead_in_every_seed, shared_conditions, target_in_words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .columns import RunSteps
+    from .store import RunSteps
 
 
 def plot_comparison(

@@ -33,10 +33,9 @@ from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell, Plan, Shared, shared_by
-from .columns import RunSteps
 from .experiment import Experiment
 from .output import json_number, objective_fields, result_sensitivity
-from .store import FACTORIZATIONS, Store, answer
+from .store import FACTORIZATIONS, RunSteps, Store, answer
 from .sweep_config import SweepConfig, halved
 
 

@@ -4,7 +4,7 @@ In: an instance that holds all records of each node in one class (period 1), and
 an instance of the records drawn. A draw is a 64-bit word of a counter-based stream under (key, node, step), compared
 with floor(rate 2^64): the probability is at most the rate, and below it by less than 2^-64. A bin has a probability
 that is off 1/b by less than 2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes are not sent:
-an empty batch gives a zero sum that is noised and sent, and divisors are public (`covered.divisors`).
+an empty batch gives a zero sum that is noised and sent, and divisors are public (`replay_config.divisors`).
 """
 
 from __future__ import annotations

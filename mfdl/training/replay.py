@@ -1,7 +1,7 @@
 """replay: train with a mechanism on a task, all nodes at once, and evaluate.
 
 The accounted algorithm runs: its maps by `Executor`, its noise by `noise_stream`; what the guarantee does not cover is
-refused (`covered`). One seed is a `SeedReplay`. Runs whose algorithms are the same but for constants on their inputs
+refused (`replay_config`). One seed is a `SeedReplay`. Runs whose algorithms are the same but for constants on inputs
 (`input_scales`) train together (`BatchedRuns`): R runs are R blocks of columns of one state, so gradients of all nodes
 of all runs are taken in one call. Each equals the run alone up to rounding, with the same noise; no map mixes columns
 and no gradient mixes nodes, so a run that diverges leaves the others alone.

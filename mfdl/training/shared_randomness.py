@@ -98,8 +98,8 @@ class HolderKeys:
             return self._root.derive("holders", *sorted(wanted))
         if wanted not in self._given:
             raise InvalidInput(
-                f"the secret of {_name(wanted)} is missing; agree on one with its holders (key_agreement) and pass it "
-                "to HolderKeys.given."
+                f"the secret of {_name(wanted)} is missing; agree on one with its holders (pair_key, agree) and pass "
+                "it to HolderKeys.given."
             )
         return self._given[wanted]
 

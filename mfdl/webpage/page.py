@@ -31,9 +31,9 @@ from ..pictures.themed_svg import themed_svg
 from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
 from ..progress import reporter as progress_screen
-from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from ..runs.privacy_plots import by_distance
+from ..runs.store import names as column_names
 from ..runs.store import read_json
 from . import DATA, PAGE, run_groups
 from .rebuilt import LossStore, MechanismDetails, details
@@ -208,7 +208,7 @@ def _number(value: float | str | None) -> str:
 
 def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
     entries = []
-    for name in columns.names("page"):
+    for name in column_names("page"):
         values = dict.fromkeys(str(record[name]) for record in read.records if record.get(name) is not None)
         if values:
             entries.append((name.replace("_", " "), ", ".join(values)))

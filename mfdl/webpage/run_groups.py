@@ -19,11 +19,10 @@ from mfdl_solvers.ties import ranking
 
 from ..errors import InvalidInput
 from ..metrics import metric_of, result_key
-from ..runs import columns
-from ..runs.columns import RunSteps, load_steps
 from ..runs.experiment import USUAL
 from ..runs.output import ahead_in_every_seed, mu_rounded_up
-from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, Store
+from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, RunSteps, Store, load_steps
+from ..runs.store import names as column_names
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`
 OF_THE_SERIES = {
@@ -343,15 +342,15 @@ def _comparison(folder: Path) -> Source:
     """results.json and steps.mfdl of `mfdl compare`, its runs as cells of a sweep."""
     result = _json(folder / RESULTS)
     try:
-        same = {name: result[name] for name in columns.names(level="setting")} | {"lr": result.get("learning_rate")}
+        same = {name: result[name] for name in column_names(level="setting")} | {"lr": result.get("learning_rate")}
         same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
         records = []
         for run in result["runs"]:
             key = {
-                name: run[name] for name in columns.names("key") if name in run
+                name: run[name] for name in column_names("key") if name in run
             }  # budget and rate where there are several
             row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
-            of_mechanism = {name: row[name] for name in columns.names(level="mechanism")} | key
+            of_mechanism = {name: row[name] for name in column_names(level="mechanism")} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
             options = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):

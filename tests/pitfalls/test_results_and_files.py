@@ -15,9 +15,9 @@ from mfdl.errors import InvalidInput
 from mfdl.metrics import METRICS, not_private_fields
 from mfdl.participation import Cyclic
 from mfdl.runs import load_steps
-from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.store import NOT_PRIVATE
 from mfdl.training import checkpoint, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay

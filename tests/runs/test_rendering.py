@@ -10,8 +10,8 @@ import pytest
 import mfdl
 from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.style import KNOWN, mechanism_looks
-from mfdl.runs.columns import RunSteps
 from mfdl.runs.rendering import plot_comparison
+from mfdl.runs.store import RunSteps
 from mfdl.training.run import plot_runs
 
 

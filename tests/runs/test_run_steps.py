@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as numbers
 
 from mfdl import InvalidInput
 from mfdl.runs import load_steps
-from mfdl.runs.columns import CONDITIONS, RunSteps, save_steps
+from mfdl.runs.store import CONDITIONS, RunSteps, save_steps
 
 FLOATS = st.floats(allow_nan=False)
 
