@@ -51,10 +51,7 @@ Nodes = tuple[int, ...]
 
 
 def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
-    """Losses of every victim.
-
-    Raises: InvalidInput: nodes that are not in the graph, before any work.
-    """
+    """Losses of every victim. Raises: InvalidInput: nodes that are not in the graph, before any work."""
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])

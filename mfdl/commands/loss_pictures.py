@@ -249,10 +249,7 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """One panel per answer side by side.
-
-    Args: panels: title and nodes of each; caption: below them.
-    """
+    """One panel per answer side by side. Args: panels: title and nodes of each; caption: below them."""
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
     foot = 0.55 + LINE_INCHES * len(lines)

@@ -269,7 +269,6 @@ class Cell:
             (numbers as floats, settings in order, no privacy target and attackers for "none"), by which cells are
             compared.
         shared: parts shared by cells of one call; None: made when needed.
-
     Raises: InvalidInput: several mechanisms or seeds.
     """
 

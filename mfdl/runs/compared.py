@@ -77,7 +77,6 @@ def compare(
         overwrite: replace another comparison in the folder instead of refusing.
         options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
             (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
-
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}

@@ -367,7 +367,6 @@ def run_comparison(
         overwrite: replace the files of another config instead of refusing.
         progress: True, False, "auto" (see `mfdl.progress`), or a function of the number of steps just finished and a
             description; an exception it raises stops the comparison, finished runs stay readable.
-
     Returns: the content of results.json; at several values, mu, epsilon and learning_rate are lists, and each mechanism
         and run has its mu and lr.
     Raises:

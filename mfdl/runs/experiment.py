@@ -53,7 +53,6 @@ class Experiment(Protects, OnGraph):
             models besides, if they are others.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
         metrics: besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME` of results.
-
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
 

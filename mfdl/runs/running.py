@@ -308,7 +308,6 @@ def run_cells(
         engine: default one after another in this process.
         progress: as for `mfdl.runs.comparing.run_comparison`; one step is one training step.
         header: further content of sweep.json; then these cells are all that it lists.
-
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
         that cannot be reached. An error in a cell does not stop the others.
@@ -431,7 +430,6 @@ def sweep(
         engine: default one after another in this process; `jobs` of the config is for the command line.
         progress: as for `run_cells`.
         options: those of `SweepConfig`; over a file they win.
-
     Returns: the answer of `mfdl sweep --json`: `answer`. Failed cells are listed in it and tried again by the next
         call.
     Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and refusals of `run_cells`.

@@ -163,7 +163,6 @@ class RunSteps:
         nodes: their labels, as text.
         values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape (E, n); of
             the average model, (E,).
-
     Raises: InvalidInput: arrays of other shapes.
     """
 

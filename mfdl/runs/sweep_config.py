@@ -41,7 +41,6 @@ class Tuning:
         share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
         by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
             extreme seed cannot decide.
-
     Raises: InvalidInput: a value out of range.
     """
 
@@ -144,7 +143,6 @@ class SweepConfig:
         options: those of `Experiment`; graph, task, trust, participation, mu, epsilon and learning_rate also as
             lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
             to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
-
     Attributes: common: the options with the first value of every list; lists: the values by field.
     Raises: InvalidInput: refusals of `Experiment`, a value given twice, tuning seeds among those of the sweep,
         or a mechanism that is meant for none of the trust models.

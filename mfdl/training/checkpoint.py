@@ -57,7 +57,6 @@ def save(
         models: tensors by name, from any device, of a type that numpy has.
         metadata: plain JSON values, e.g. the hashes of mechanism and task and `key.key_id`.
         private: names of the tensors and metadata that must not be published; default all tensors.
-
     Guarantees:
         After a crash at any moment `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are
         written.

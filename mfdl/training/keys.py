@@ -131,7 +131,6 @@ def normals_block(
         steps, nodes: integers in [0, 2^64), in any order.
         dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
         tensor: number in [0, 2^32) of a parameter tensor; the executor flattens all parameters into tensor 0.
-
     Guarantees: a pure function of (key, node, step, tensor), which share no random bits.
     Raises: InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     """

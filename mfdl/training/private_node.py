@@ -105,9 +105,7 @@ class PrivateNode(SingleCopy):
             of seeds are refused otherwise, and so is a step that was taken with the same keys in this process.
         folder: of this node alone, which it locks: every `step` saves node and module there before it returns, and a
             new node goes on from there (module included). `close` releases it. None: `state_dict` is yours to save.
-
     Attributes: dropped_records: gradients that were not finite and counted as zero; not for sending.
-
     Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
         `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
         checks that) and nothing else of the data leaves: no loss, no gradient norm, no record count.

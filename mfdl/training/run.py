@@ -102,7 +102,6 @@ class SeedRun:
         Args:
             metric: a name of `measured`; None for a metric without values, such as the accuracy of a regression.
             last_steps: if given, the answer is that of `last`.
-
         Raises: InvalidInput: an unknown metric, or less than one step.
         """
         if last_steps is not None or not self.released:
@@ -166,7 +165,6 @@ class Run(Shown):
         Args:
             node: index or label, as of a trust model; seed: one of the runs, default the first.
             task: the trained task; needed for a run that was loaded from a file, which holds no code.
-
         Guarantee: the parameters are covered for the attackers that the mechanism's guarantee names.
         Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
@@ -412,7 +410,6 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
     Args: ax: axes for the curves, which are then returned; default a Figure with final losses and guarantees;
         metric: "loss", "accuracy" of a classifier, or a requested metric.
-
     Raises: InvalidInput: no run, another metric, or one that a run did not measure.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted

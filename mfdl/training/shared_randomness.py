@@ -84,10 +84,7 @@ class HolderKeys:
         return cls(None, known)
 
     def key_for(self, holders: Iterable[int]) -> NoiseKey:
-        """The secret of a holder set.
-
-        Raises: InvalidInput: naming the set, when its secret is missing.
-        """
+        """The secret of a holder set. Raises: InvalidInput: naming the set, when its secret is missing."""
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
             raise InvalidInput(
@@ -251,7 +248,6 @@ def pair_key(
         peer_public: the peer's `public_bytes`, from an authenticated channel.
         run_id: new for each run and equal at both ends; not empty.
         own_label, peer_label: names of the two that all nodes use, e.g. their indices; different.
-
     Guarantees: both ends get the same key. Another run id, label or public key gives an unrelated one.
     Raises:
         InvalidInput: a public key that is not 32 bytes, is the own one, or is of low order (every private key gives
@@ -290,7 +286,6 @@ def seal_group_key(
         key: drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
         pair: `pair_key` of sender and receiver for this run.
         group: labels of all members, in any order.
-
     Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
     Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """

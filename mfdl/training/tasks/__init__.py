@@ -62,7 +62,6 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
         graph: a networkx graph, the name of one, or the number of nodes.
         data_home: cache of downloaded data; None for the usual place.
         params: further parameters of the function or the file, such as partition="dirichlet:alpha=10".
-
     Raises:
         InvalidInput: unknown name or parameter, one given twice or of another type; refusals of the task's function.
     """

@@ -229,7 +229,6 @@ def mnist(
         split: "original" or "pool" (train and test images together, the same fifth held back in all runs; the name then
             ends in "-pool").
         fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
-
     Source: the network of arXiv:2405.01031; one linear layer, the pool and fraction 0.2 are those of
         arXiv:2501.14644v2 and its code.
     """
@@ -348,7 +347,6 @@ def least_squares(
 
     Args: dimension: d, of x; data_seed: of all b_i; start: the first model of every node: "ones", as in the experiment,
         "zero", "optimum" or d numbers.
-
     Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
     """
     n = node_count(graph_or_num_nodes)
@@ -373,7 +371,6 @@ def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimu
         start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
             decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
             at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise.
-
     Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
     """
     n = node_count(graph_or_num_nodes)
@@ -401,7 +398,6 @@ def quadratic(
         metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
             ||x - x*||^2, or "excess-loss", f(x) - f(x*).
         start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
-
     Raises:
         InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
             metric or start.

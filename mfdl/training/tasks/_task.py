@@ -57,7 +57,6 @@ class Task:
             guarantee for fewer is refused.
         node_labels: labels of the nodes in index order, if the task was built on a graph; it is trained on the same
             nodes alone. None: any graph with as many nodes.
-
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
         UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
@@ -278,7 +277,6 @@ class Task:
             period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
             dtype: float32 or float64, of features, models and gradients. Modules in half precision, or of several
                 types, compute in theirs, the former on features of their type.
-
         Raises: InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
         """
         seed = check.integer_at_least(0, seed=seed)
@@ -356,7 +354,6 @@ def from_module(
         train, test: Datasets of (features, target), read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
         partition: of the train records, or its text such as "dirichlet:alpha=10", see `partition.parse`.
-
     Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
     arrays = {"features": features, "targets": targets, "test_features": test_features, "test_targets": test_targets}

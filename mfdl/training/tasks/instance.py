@@ -134,7 +134,6 @@ class TaskInstance:
         Args:
             unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
             scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
-
         Raises: InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
         require_known("unit", str(unit), UNITS)
@@ -252,7 +251,6 @@ class TaskInstance:
             models: (n, d).
             measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
             average: the mean model of all nodes, (1, d); default that of `models`.
-
         Raises: InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
             "average_train_loss" one, the other two together one over the test set.

@@ -138,7 +138,6 @@ class Dirichlet(Partition):
     Attributes:
         alpha: concentration, in `ALPHA_RANGE`: below 1 most of a class sits at few nodes; large is nearly uniform.
         min_records: records of every node at least; a period up to it fits every seed.
-
     Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10. The public code of the first
     started every cut anew instead of at the last one, so that nodes shared records and lost others.
     """
@@ -281,10 +280,7 @@ def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
 
 
 def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
-    """b_u of each node.
-
-    Raises: InvalidInput: no integers >= 1, or another number of them than nodes.
-    """
+    """b_u of each node. Raises: InvalidInput: no integers >= 1, or another number of them than nodes."""
     if not isinstance(period, Sequence) or isinstance(period, str):
         return (check.integer_at_least(1, period=period),) * num_nodes
     if len(period) != num_nodes:

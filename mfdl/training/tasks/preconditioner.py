@@ -48,7 +48,6 @@ class Preconditioner:
         center: c, shape (d,); default 0.
         source: of M and c, in words; part of the name of the task.
         records: digests of the records that M was computed from, if any, so that a task can refuse its own.
-
     Raises: InvalidInput: other shapes, numbers that are not finite, M singular or with singular values further apart
         than LARGEST_RATIO.
 

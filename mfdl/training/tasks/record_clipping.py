@@ -224,7 +224,6 @@ class RecordClipping:
         """Sums (n, d) of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
-
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
