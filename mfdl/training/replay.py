@@ -256,11 +256,10 @@ def replay(config: ReplayConfig) -> Run:
     """Trains once per seed; `ReplayConfig` has the arguments.
 
     Raises:
-        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
-            that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
+        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period that
+            the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
         UnsupportedMechanism: at record level, a participation without a rule for batches: other than cyclic, every
-        step,
-            Poisson sampling or balls-in-bins.
+        step, Poisson sampling or balls-in-bins.
     """
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
     with reporter(config.progress).bar(doing, len(_seeds(config)) * config.last) as advance:
