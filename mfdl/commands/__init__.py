@@ -1,10 +1,8 @@
-"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `plan`, `compare`, `sweep`, `report`,
-`mechanisms`, `trust`, `data`, `graph`, and the commands of other packages (`mfdl.extensions`).
+"""The command line: `mfdl account`, `compare`, `sweep` and others, with those of other packages (`mfdl.extensions`).
 
-A table or one JSON value goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a claim's verdict is not the
-one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line says what to change), 3 a
-solver stopped before its tolerance, 130 interrupted. Commands import the layers below when they run, so that
-`mfdl --help` stays fast.
+A table or one JSON value goes to stdout, everything else to stderr. Exit codes: 0 done; 1 an audit refutes a claim,
+cells of a sweep failed, or a verdict is not the one on record; 2 bad input; 3 a solver stopped before its tolerance;
+130 interrupted. Commands import the layers below when they run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Answers of `mfdl account`: losses of every victim, for one attacking set or for every node as the attacker.
 
-An `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready. Secret batches have epsilon at delta
-of every victim and no mu: epsilon for non-adaptive gradients is that for training, and mu and sensitivities are null.
+With secret batches mu and sensitivities are null, and epsilon for non-adaptive gradients is that for training.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ TITLE_WIDTH = 84  # characters that fit at the full size of a title
 class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
-    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss. The
-        argument `metric` of the drawing functions tells whether losses are accuracies.
+    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
     """
 
     label: str

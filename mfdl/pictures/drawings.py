@@ -111,8 +111,8 @@ def square_map(
 ) -> Figure:
     """For a page: a matrix with its colour bar below; infinite and unknown cells are empty.
 
-    Args: names: of rows and columns, drawn up to MAX_LABELLED; empty: they are steps, counted from 1, without numbers
-        in their cells. labels: of the axes, across and down. norm, text: as in `draw_matrix`.
+    Args: names: of rows and columns, drawn up to MAX_LABELLED; empty: steps from 1, without numbers in their cells.
+        labels: of the axes, across and down; norm, text: as in `draw_matrix`.
     """
     n, named = len(matrix), 0 < len(names) <= MAX_LABELLED
     longest = max((len(short_name(name)) for name in names), default=0) if named else 2
@@ -244,10 +244,7 @@ def draw_edges(axes: Axes, graph: nx.Graph) -> tuple[dict[Any, Any], float]:
 
 
 def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Mapping[Any, str], size: float) -> None:
-    """Names beside their nodes, readable over edges: of eight places each takes the one that covers least.
-
-    Covered are the outside of the figure, nodes, names placed before it and edges, in this order of weight; nodes in a
-    crowd come first.
+    """Names beside their nodes: of eight places each takes the one that covers least, nodes in a crowd first.
 
     Args: layout: spots of all nodes; names: of those to name; size: of the markers, in points^2.
     """

@@ -1,7 +1,6 @@
 """Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
 
-Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended); markers and
-dashes tell series apart without colours. On the grounds of a page, `readable` moves a colour towards black or white.
+Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended).
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class End:
 
     Attributes:
         stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
-        marker: of matplotlib, drawn before the name.
-        gid: of the artists, see `css`; tip: see `themed_svg`.
+        marker: of matplotlib, drawn before the name; gid, tip: see `css` and `themed_svg`.
     """
 
     height: float
@@ -262,10 +260,8 @@ class Look:
     """One series.
 
     Attributes:
-        dashes: lengths drawn and left out, in widths of the line; empty: a solid line.
-        marker: of matplotlib; empty: none.
-        note: a few words on the series.
-        index: its place among the series of a page, which are shown and hidden by it; None: not in a page.
+        dashes: lengths drawn and left out, in widths of the line; empty: a solid line. marker: of matplotlib, or empty.
+        note: a few words on the series. index: its place among the series of a page; None: not in a page.
     """
 
     name: str

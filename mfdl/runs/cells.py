@@ -1,8 +1,7 @@
 """Cells, one training run each, named by the content of what decides its numbers, and what cells of a process share.
 
-A `Shared` makes graph, gossip matrix, task, and an algorithm with its losses once. The sensitivity of an algorithm does
-not depend on the budget, so one accounting serves all budgets, and neither depends on the seed of the training. It is
-for one call: files that change later are read anew by the next.
+A `Shared` makes graph, gossip matrix, task, and an algorithm with its losses once, for one call: files that change
+later are read anew by the next.
 """
 
 from __future__ import annotations
@@ -265,9 +264,8 @@ class Cell:
     """One mechanism, one budget, one rate, one seed, on one graph and task.
 
     Attributes:
-        config: with exactly one mechanism, whose error weights are in its name, and one seed; in a canonical form
-            (numbers as floats, settings in order, no privacy target and attackers for "none"), by which cells are
-            compared.
+        config: with exactly one mechanism (error weights in its name) and one seed, in a canonical form by which cells
+            are compared.
         shared: parts shared by cells of one call; None: made when needed.
     Raises: InvalidInput: several mechanisms or seeds.
     """

@@ -37,22 +37,15 @@ USUAL = {
 class Experiment(Protects, OnGraph):
     """Everything that decides the numbers of a comparison, and how they are computed.
 
-    Attributes: as their options; besides,
-        mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
-            the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
-        unit: at "user" each node takes part in every step.
-        trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
-        clip_schedule: step t clips to clip_norm c_t and adds c_t times the noise, at the same privacy
-            (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
+    Attributes: as their options; besides, mu: or epsilon at delta; neither: mu = 2. With mu, delta only says where the
+        equivalent epsilon is reported. unit: at "user" each node takes part in every step. clip_schedule: step t clips
+        to clip_norm c_t and adds c_t times the noise, at the same privacy; not with
+            momentum or weight decay.
         clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
             with the latter.
-        partition: as `tasks.partition.parse` reads it; precondition: as `Task.preconditioned` reads it.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
-        release_model: the evaluated and published model (`mfdl.released`); results hold `last_test_loss` of the last
-            models besides, if they are others.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
-        metrics: besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME` of results.
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
 

@@ -1,8 +1,7 @@
 """The options of the commands: every command is a frozen dataclass whose fields are its options.
 
-Fields `name: Annotated[type, Option(help, ...)] = default` give the same names, defaults and words for Python, for
-files (`option_files`) and for the command line (`mfdl.commands.terminal`). Configs import the libraries that do the
-work inside functions, so that `mfdl COMMAND --help` brings none of them.
+Fields `name: Annotated[type, Option(help, ...)] = default` give the same names, defaults and words for Python, files
+(`option_files`) and the command line (`mfdl.commands.terminal`). Libraries that do the work are imported in functions.
 """
 
 from __future__ import annotations

@@ -44,8 +44,7 @@ class CellJob:
     """Cells on their way to a worker, which trains them together.
 
     Attributes:
-        hashes: of the cells here.
-        wanted: which of them the store lacks; the others are trained again beside them.
+        hashes: of the cells here; wanted: which of them the store lacks, the others are trained again beside them.
         call: identifies the call, so that a worker discards parts of an earlier one.
         store: its folder; mechanisms, checkpoints, strict: as for `run_missing`.
     """
@@ -383,8 +382,7 @@ def run_missing(
 def batches(cells: Sequence[Cell], most: int | None = None) -> list[tuple[Cell, ...]]:
     """Cells that differ in seed and learning rate only, at most `most` together: they are trained in one job.
 
-    The batches follow from the list alone, not from what is finished, so that a sweep that was stopped
-    ends with the same bytes: the last digits of a run depend on the runs beside it.
+    They follow from the list alone, not from what is finished: the last digits of a run depend on the runs beside it.
     """
     groups: dict[Any, list[Cell]] = {}
     for cell in cells:

@@ -7,10 +7,8 @@
     factorizations/         solved problems by their content
     timings.jsonl           seconds of every cell, and its host: the only file that differs from one run to the next
 
-`COLUMNS` is one table of what results.json, steps.mfdl, the records of a sweep and the page hold; a new column is a
-line of it, and its value where it is computed. `finished_sweep` and `finished_comparison` tell whether an earlier call
-finished everything, without loading graph, data or torch. They return None where cells must be checked by their
-content: other options or versions, missing files, or an option that names a file, which may differ.
+`finished_sweep` and `finished_comparison` tell, without loading graph, data or torch, whether an earlier call finished
+everything; None where cells must be checked by their content.
 """
 
 from __future__ import annotations
@@ -385,9 +383,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records grouped over seeds: one row for equal options but for the seed, in the order of the first ones.
 
-    Each row has the columns of "rows"; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
-    seeds that did not diverge and their `_count`; `diverged`, a count. Means of nothing are None; the deviation of one
-    seed is 0.
+    Each row has the columns of "rows"; `seeds`; of every value that begins with final_ its `_mean`, `_std` and `_count`
+    over the seeds that did not diverge; `diverged`, a count. Means of nothing are None; the deviation of one seed is 0.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:

@@ -35,12 +35,10 @@ class Tuning:
     """Choice of rates by successive halving: all on few seeds, the better share on twice as many, and so on.
 
     Attributes:
-        seeds, first_seed: those that decide the last round; earlier rounds take the first of them. None is one of the
-            tables, so that no table profits from the choice.
+        seeds, first_seed: those of the last round, none of them in the tables; earlier rounds take the first of them.
         first_round: number of seeds of the first round.
         share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
-        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
-            extreme seed cannot decide.
+        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left.
     Raises: InvalidInput: a value out of range.
     """
 

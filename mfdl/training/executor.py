@@ -192,8 +192,7 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept longer than its
-    step.
+    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept after its step.
 
     Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
     """

@@ -55,10 +55,9 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
     alone = config.checkpoint_folder is not None or config.keep_messages or config.on_evaluation is not None
     if alone or config.rule is not None or current().size > 1:
         return None
-    mechanism, sampling = config.mechanism, config.mechanism.sampling
+    mechanism, last = config.mechanism, config.last
     clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
-    scheme = None if sampling is None else (type(sampling), sampling.num_bins, sampling.expected_rate)
-    settings = mechanism.unit, config.clip_rule, scheme, clips, config.fed_every, config.last, config.eval_every
+    settings = mechanism.unit, config.clip_rule, mechanism.sampling, clips, config.fed_every, last, config.eval_every
     task = config.task.content_hash  # threads of one process may each have loaded the same task
     return task, mechanism.algorithm.num_steps, *settings, tuple(config.metrics), config.dtype, config.where
 
@@ -204,15 +203,13 @@ class BatchedRuns:
 
     def _batch(self, step: int) -> TaskInstance:
         """The records of all runs in a step: all of its class, or those drawn; bins are stacked once."""
-        if self.first.batches is None:
+        if (batches := self.first.batches) is None:
             return self._stacks[0]
-        sampling = self.first.mechanism.sampling
-        bins = None if sampling is None else sampling.num_bins
-        if bins is None:
+        if batches.repeats_after is None:
             return stacked([run.batch(step) for run in self.runs])
-        if step % bins not in self._stacks:
-            self._stacks[step % bins] = stacked([run.batch(step) for run in self.runs])
-        return self._stacks[step % bins]
+        if (place := step % batches.repeats_after) not in self._stacks:
+            self._stacks[place] = stacked([run.batch(step) for run in self.runs])
+        return self._stacks[place]
 
     def _measured(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
         """Metrics of all runs, shape (R, n), or (R,) for those of average models, and which runs are finite.

@@ -157,8 +157,7 @@ class Run(Shown):
     task: Task | None = dataclasses.field(default=None, metadata={"stored": False})
 
     def module(self, node: Hashable = 0, seed: int | None = None, *, task: Task | None = None) -> torch.nn.Module:
-        """The torch module of the task with the released parameters of a node, on the CPU in float32, in evaluation
-        mode.
+        """The torch module of the task with the released parameters of a node, for evaluation on the CPU in float32.
 
         A model to publish comes from `mfdl.replay(mechanism, task, seeds=None)`: noise of a seed can be subtracted.
 
@@ -266,12 +265,10 @@ class Run(Shown):
         ]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The run in long format: one row for each seed, evaluated step and node.
+        """The run in long format: one row for each seed, evaluated step and node; columns RUN_COLUMNS and the metrics.
 
-        Columns: RUN_COLUMNS, and the requested metrics; `delta` is the one stated beside epsilon, `lr` the rate of the
-        step just finished, `graph` and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the
-        communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
-        hash. Loss, accuracy and metrics are `NotPrivate`.
+        `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `config_hash` the mechanism's
+        content hash. Loss, accuracy and metrics are `NotPrivate`.
 
         Raises: MissingExtra: pandas is not installed.
         """

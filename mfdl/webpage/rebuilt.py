@@ -1,7 +1,7 @@
 """Numbers of a page that no store holds: correlation of a mechanism's noise, and losses between pairs of nodes.
 
-The mechanism is built again from the options of a record; one whose noise differs from the record's is refused: another
-version built it. Losses are stored in report.json and not computed twice.
+The mechanism is built again from the options of a record; one whose noise differs from the record's is refused. Losses
+are stored in report.json and not computed twice.
 """
 
 from __future__ import annotations

@@ -6,13 +6,10 @@
 The numbers are those of one process, up to the order in which a sum is taken. Noise is never sent: every rank makes
 that of its nodes from the run's key, shared secrets included.
 
-A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU): started here, one process a
-rank on this machine, or by torchrun. Rank 0 leads and sends work as pickles, the noise key among it: all ranks are one
-party, the simulation. A rank that dies ends the run.
-
-A map's rows of a rank are cut to its own columns and, behind them, those of other ranks that it needs; `Seen` makes
-the tensor that these multiply. `Shares` assigns rows to ranks: nodes by a partition of the graph that cuts few edges,
-everything else by its node.
+A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU), started here or by torchrun.
+Rank 0 leads and sends work as pickles, the noise key among it: all ranks are one party, the simulation. A rank that
+dies ends the run. `Shares` assigns nodes to ranks by a partition of the graph that cuts few edges; `Seen` makes the
+tensor that a map's rows of a rank multiply.
 """
 
 from __future__ import annotations
@@ -56,10 +53,9 @@ MOMENT = 2.0
 class Group:
     """This process among its peers.
 
-    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent to other ranks so far, without
-        whole models for checkpoints and evaluations; started: the processes that this one started; under_way: the work
-        has passed the checks of every rank; left_off: a run failed with ranks at different places, so the group is
-        unusable.
+    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent so far; started: processes of
+        this one; under_way: the work has passed the checks of every rank; left_off: a run failed with ranks at
+        different places, so the group is unusable.
     """
 
     rank: int = 0

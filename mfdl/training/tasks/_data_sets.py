@@ -179,16 +179,15 @@ def housing(
     """California housing: the median house value of 20,640 districts from 8 features.
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
-    random_state `DATA_SPLIT_SEED` = 0), treated as public preprocessing: no guarantee covers these 16 numbers. Targets
-    are in units of 100,000 dollars. One test record lies 193 standard deviations out (average occupancy): unclipped it
-    dominates the squared error of a noisy model. The names housing-mlp and housing-linear clip at 5.
+    random_state `DATA_SPLIT_SEED` = 0), treated as public: no guarantee covers these 16 numbers. Targets are in units
+    of 100,000 dollars. One test record lies 193 standard deviations out; the names housing-mlp and housing-linear clip
+    at 5.
 
     Args:
         partition: not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
             with threshold 1, convex).
-        clip: bound > 0 on the absolute value of each standardised feature; a constant chosen without looking at the
-            data.
+        clip: bound > 0 on the absolute value of each standardised feature; a public constant.
     """
     require_known("housing model", model, HOUSING_MODELS)
     clip = clip if clip == math.inf else check.positive(clip=clip)
@@ -361,16 +360,15 @@ def least_squares(
 
 @TASKS.register(example="rotated-quadratics:start=ones")
 def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimum") -> Task:
-    """Quadratics in the plane that disagree: f_i(x) = 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and
-    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.
+    """Quadratics in the plane that disagree: 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and at the others
+    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0).
 
-    `Evaluation.loss` is f(x_u) - f(x*), f the mean of the f_i: noise and disagreement keep it above 0. A node's only
-    record is used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
+    `Evaluation.loss` is f(x_u) - f(x*), f the mean: noise and disagreement keep it above 0. A node's only record is
+    used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
 
     Args:
-        start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
-            decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
-            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise.
+        start: the first model of every node: "optimum", "zero", "ones" or two numbers. From 0, with clip_norm 0.1 and
+            steps 0.01 / sqrt(t), t = 1, ..., 5000, a model moves by 0.14 at most and the loss stays near 601.
     Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
     """
     n = node_count(graph_or_num_nodes)

@@ -39,24 +39,20 @@ class Task:
         features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
         targets: shape (N,); int64 classes or float32 values.
         build_module: returns a new module for batches (records, ...); its random initial values come from torch's
-            global generator, which is seeded around the call. A module-level function or `functools.partial` of one can
-            be sent to worker processes.
+            global generator, which is seeded around the call. For worker processes it must be picklable.
         loss: (output of one record, target of one record) -> scalar.
         num_nodes: n, over which the train records are split by `partition`; default a uniform random split.
-        lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
-            sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
-            it holds). None: no claim, and guarantees that rest on one are refused.
+        lipschitz: L such that every local map x -> x - eta g(x) is L-Lipschitz at the step sizes of the training, for
+            every possible record; your claim (docs/shift_reduction.md). None: guarantees that rest on one are refused.
         public_constants: features, targets or parts of the first model that were computed from the records and are
-            declared public, in words ("mean and standard deviation of each feature"), or "none"; no guarantee covers
-            them. None: not declared, and runs with secret sampling are refused.
+            declared public, in words, or "none"; no guarantee covers them. None: runs with secret sampling are refused.
         from_records: other quantities computed from the private records and declared public, in words, as by
             `preconditioned`; every guarantee of a run says that it does not cover them.
         earlier_records: digests of the train records before they were preconditioned.
         record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
             `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
             guarantee for fewer is refused.
-        node_labels: labels of the nodes in index order, if the task was built on a graph; it is trained on the same
-            nodes alone. None: any graph with as many nodes.
+        node_labels: of the graph that the task is for, in index order. None: any graph with as many nodes.
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
         UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
@@ -162,10 +158,9 @@ class Task:
             from_records: why a preconditioner that was computed from train records of this task is public; it stands
                 beside every guarantee as not covered. Without it such a preconditioner is refused, if these records
                 are recognised: unchanged ones are, rounded or rescaled ones are yours to declare.
-        Returns: a task of another name and content hash, without a Lipschitz claim. Trained weights of the first layer
-            are converted by `Preconditioner.weights`.
-        Raises: InvalidInput: features that are not real vectors, another number of features, a preconditioner of
-            private records.
+        Returns: a task of another name and content hash, without a Lipschitz claim (`Preconditioner.weights` converts
+            back).
+        Raises: InvalidInput: features that are not real vectors, another number of features, private records.
         """
         if self.features.ndim != 2 or not np.issubdtype(self.features.dtype, np.floating):
             raise InvalidInput(

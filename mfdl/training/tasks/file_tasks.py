@@ -108,29 +108,25 @@ def from_file(
 ) -> Task:
     """The task of a data file: CSV, TSV (also gzip), Parquet, LIBSVM or a NumPy archive, by the suffix of its name.
 
-    The text "own.csv:target=price,drop=id,name" of `load` and of the command line has the same options. Columns go by
-    their names. Features must be numbers; nothing is standardised, because the mean and standard deviation of private
-    records are not public.
+    Features must be numbers; nothing is standardised, because moments of private records are not public. The text
+    "own.csv:target=price,drop=id,name" of `load` has the same options.
 
     Args:
         path: ends in .csv, .tsv, .parquet, .libsvm, .svm or .npz. CSV and TSV begin with names of columns. LIBSVM files
             hold `label index:value ...`, archives the arrays X and y, perhaps X_test and y_test, and node.
         graph: a networkx graph, the name of one, or the number of nodes.
         target: the column that is predicted; LIBSVM files and archives have a place for it.
-        kind: "regression" (squared error) or "classification" (cross entropy). It can be left out for words
-            (classes) and for numbers with decimals (regression); integers may be either.
+        kind: "regression" (squared error) or "classification" (cross entropy); needed where the target holds integers.
         classes: all labels in the order of their numbers, "no,yes", or a number C for 0, ..., C - 1. Default: those
             that occur, which is a fact about the records that no guarantee covers.
-        features: the only columns that are features; default all but target and node.
-        drop: columns that are left out; not with features.
+        features: the only columns that are features; default all but target and node. drop: columns that are left out.
         node: the column that names the node of each record, by its label in the graph.
         partition: of the train records if no column says so, see `partition.parse`; default "uniform".
         test: a file of test records with the same columns, in any order.
         test_fraction: share of the records held back if there are no test records, default 0.2, the same ones in all
             runs; with a node column, of each node.
-        model: "linear" from zero, with bias; "logistic" is the same for classification; "mlp" has one hidden layer with
-            ReLU and torch's random start; or a function that returns a new module.
-        hidden: units of the hidden layer of "mlp", default 64.
+        model: "linear" from zero, with bias; "logistic" is the same for classification; "mlp" has one hidden layer of
+            `hidden` units (64) with ReLU and torch's random start; or a function that returns a new module.
         ranges: public low and high of features, and of the target of a regression, by name, "age:0:120,income:0:1e6",
             or a file of columns column, low, high; "*" stands for all other features. Values are clipped to the range
             and mapped to [0, 1]. A range that was read off the private records is not public.
@@ -272,12 +268,9 @@ class FileSummary:
 
     Attributes:
         format, rows: of the file, without test records of another file; empty for a task that is no data file.
-        kind: None if it is not certain.
-        classes: labels in the order of their numbers.
-        features: of a record.
+        kind: None if it is not certain. classes: labels in the order of their numbers. features: of a record.
         records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
-        task, content_hash: of the task on a graph; None without a graph.
-        refused: why there is no task; None if there is one.
+        task, content_hash: of the task on a graph; None without a graph. refused: why there is no task, or None.
     """
 
     path: str

@@ -132,14 +132,13 @@ class Dirichlet(Partition):
     A class of m records in random order is cut at the running sums of its shares times m, rounded: no record is lost
     or held twice. Splits that leave a node with fewer than `min_records` records are redrawn, up to `MAX_DRAWS` times;
     then the last draw is repaired: while a node has too few, a random record of the largest node moves to the smallest.
-    So small alpha with a large min_records is less skewed than alpha says. Another version of scipy's inverse
-    incomplete gamma function may move a cut by one record where a running sum falls on a rounding edge.
+    Another version of scipy's inverse incomplete gamma function may move a cut by one record at a rounding edge.
 
     Attributes:
         alpha: concentration, in `ALPHA_RANGE`: below 1 most of a class sits at few nodes; large is nearly uniform.
         min_records: records of every node at least; a period up to it fits every seed.
-    Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10. The public code of the first
-    started every cut anew instead of at the last one, so that nodes shared records and lost others.
+    Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10; the public code of the first
+        started every cut anew, so that nodes shared records and lost others.
     """
 
     alpha: float

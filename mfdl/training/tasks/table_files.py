@@ -1,9 +1,7 @@
 """Data files of users as tables: CSV and TSV, Parquet, LIBSVM and NumPy archives, recognised by their suffix.
 
 Cells become finite float64 numbers, or labels in one spelling for all formats: "1", "1.0" and the integer 1 are the
-label "1". A value that is missing or of another kind is refused, never replaced. Texts and LIBSVM files may be
-compressed by gzip. A damaged file is refused: gzip and NumPy archives carry checksums, Parquet may; of a text only its
-form can be checked.
+label "1". A value that is missing or of another kind, and a damaged file, is refused, never replaced.
 """
 
 from __future__ import annotations
@@ -182,8 +180,7 @@ class DataTable:
     """The content of a data file.
 
     Attributes:
-        where: the file, for messages: "'own.csv'".
-        format: "CSV", "TSV", "Parquet", "LIBSVM" or "NumPy archive".
+        where: the file, for messages: "'own.csv'". format: "CSV", "TSV", "Parquet", "LIBSVM" or "NumPy archive".
         columns: of features and, in CSV, TSV and Parquet, of everything else; their names are distinct.
         target, node: of formats that have a place of their own for them.
         record_shape: of a record if it is no vector; then columns are its entries in order.
