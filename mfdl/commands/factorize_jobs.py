@@ -258,13 +258,14 @@ class Job:
                 "evaluates encoders over time. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
         C = np.asarray(noise.written.array)
-        return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
+        if noise.shared:
+            return self._judged_shared(C)
+        per_node, grams = self._best_per_node()
+        bounds = [node.lower_bound for node in per_node.nodes]
+        return factorization.nodes.evaluate_nodes(grams, self.participation, C, lower_bounds=bounds), grams
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray | None]:
-        limits = {
-            **self.limits,
-            "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE),
-        }
+        limits = {**self.limits, "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE)}
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
             return self._judged_shared(solved.encoder)
@@ -298,11 +299,6 @@ class Job:
         best = solve(self.dynamics, self.participation, **options)
         counted = Setting(self.dynamics, self.participation, **self.counted).noise_objective
         return best, np.stack(list(counted.over_steps_of_nodes()))
-
-    def _judged_per_node(self, encoders: FloatArray) -> tuple[NodeFactorizations, FloatArray]:
-        best, grams = self._best_per_node()
-        bounds = [node.lower_bound for node in best.nodes]
-        return factorization.nodes.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
 
 
 def _error_gram(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:

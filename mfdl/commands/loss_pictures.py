@@ -206,11 +206,12 @@ class Pictures:
     def _setting(self) -> str:
         answer = self.answer
         mu, epsilon = rounded_up(answer["worst_mu_adaptive"]), rounded_up(answer["worst_epsilon_adaptive"])
+        released = "" if answer["release"] == "not applicable" else f", released models: {answer['release']}"
         return (
             f"{answer['mechanism']} on {answer['graph']} with {answer['nodes']} nodes, gossip {answer['gossip']}, "
             f"{self.algorithm.participation.describe()}, trust model {answer['trust']}, base noise std "
             f"{answer['noise_std']:.4g}, {answer['unit']} level, {answer['adjacency']} with clipping norm "
-            f"{answer['clip_norm']:g}{released_in_words(answer['release'])}. The largest adaptive privacy loss "
+            f"{answer['clip_norm']:g}{released}. The largest adaptive privacy loss "
             f"({self.account.worst_in_words()}) is mu = {mu}, epsilon = {epsilon} at delta = {answer['delta']:g}."
         )
 
@@ -223,11 +224,6 @@ class Pictures:
         if self.account.config.bound == "certified":
             words += " All are upper bounds."
         return words
-
-
-def released_in_words(release: str) -> str:
-    """Released models that the attacker sees, where they decide the losses."""
-    return "" if release == "not applicable" else f", released models: {release}"
 
 
 GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm

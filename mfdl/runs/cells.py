@@ -56,7 +56,7 @@ class Shared:
 
     def __init__(self, solutions: Solutions | None = None) -> None:
         self._solutions = solutions or Solutions()
-        self._network = functools.lru_cache(KEPT_DATA)(_network)
+        self._network = functools.lru_cache(KEPT_DATA)(OnGraph.sparse_network)
         self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
@@ -212,10 +212,6 @@ def shared_by(config: Experiment) -> Experiment:
 
 def _place(config: OnGraph) -> OnGraph:
     return OnGraph(config.graph, config.largest_component, config.gossip, config.data_home)
-
-
-def _network(place: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
-    return place.sparse_network()
 
 
 def _require_fed(task: Task, seed: int, period: int) -> None:

@@ -72,14 +72,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..privacy.guarantee import Guarantee
-    from .cells import Cell, Plan
 
 Key = tuple[str, int]  # mechanism, seed
-
-
-def cells_identity(cells: Iterable[Cell]) -> str:
-    """16 hex digits of the cells' hashes."""
-    return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
 
 def earlier_result(
@@ -144,7 +138,8 @@ class Folder:
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
         self.cells = {(cell.mechanism, cell.seed): cell for cell in comparison_cells(plan.config, plan.shared)}
-        self.identity, self.metrics = cells_identity(self.cells.values()), plan.config.metrics
+        hashes = "".join(cell.hash for cell in self.cells.values())
+        self.identity, self.metrics = hashlib.sha256(hashes.encode()).hexdigest()[:16], plan.config.metrics
         self.records: dict[Key, dict[str, Any]] = {}
         self.steps_of_run: dict[Key, RunSteps] = {}
         self.mechanisms: dict[str, Mechanism] = {}

@@ -93,12 +93,6 @@ def mu_rounded_up(value: float | str) -> str:
     return display.rounded_up(float(value), 6)
 
 
-def largest_epsilon(result: Mapping[str, Any]) -> float | str | None:
-    """Largest epsilon of the mechanisms with noise of a comparison; else the target."""
-    epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
-    return max(epsilons, default=result["epsilon"])
-
-
 def ahead_in_every_seed(losses: Mapping[str, Mapping[int, float | None]]) -> str:
     """The mechanism whose loss is below all others' in every seed; empty if there is none, or only one.
 
@@ -159,8 +153,9 @@ def shared_conditions(result: Mapping[str, Any]) -> str:
 
 
 def target_in_words(result: Mapping[str, Any]) -> str:
-    """mu, if there is one, and epsilon at delta; empty if each mechanism has a budget of its own."""
-    mu, epsilon = result["mu"], largest_epsilon(result)
+    """mu, if there is one, and the largest epsilon at delta; empty if each mechanism has a budget of its own."""
+    epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
+    mu, epsilon = result["mu"], max(epsilons, default=result["epsilon"])
     if isinstance(mu, list) or epsilon is None:
         return ""
     words = [] if mu is None else [f"mu = {mu_rounded_up(mu)}"]

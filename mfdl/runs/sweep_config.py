@@ -101,10 +101,6 @@ def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
     return order
 
 
-def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:
-    return ordered(losses, by)[: max(at_least, math.ceil(share * len(losses)))]
-
-
 def halved(
     groups: Mapping[str, Sequence[Key]],
     tuning: Tuning,
@@ -122,9 +118,8 @@ def halved(
         last = number == len(rounds) - 1
         for name, settings in left.items():
             if len(settings) > 1:
-                of_group = {setting: losses[setting] for setting in settings}
-                more = advancing(of_group, tuning.share, tuning.at_least, tuning.by)
-                left[name] = ordered(of_group, tuning.by)[:1] if last else more
+                best = ordered({setting: losses[setting] for setting in settings}, tuning.by)
+                left[name] = best[: 1 if last else max(tuning.at_least, math.ceil(tuning.share * len(settings)))]
     return {name: settings[0] for name, settings in left.items()}
 
 

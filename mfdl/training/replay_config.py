@@ -188,18 +188,14 @@ def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
         )
 
 
-def _steps_in_words(mechanism: Mechanism) -> str:
-    return " in the same steps" if mechanism.guarantee.owners.same_steps else ""
-
-
 def require_covered(mechanism: Mechanism, task: Task) -> None:
     """Refuses a task that the mechanism's guarantee does not cover; divisors have their own check."""
     task.require_nodes(mechanism.algorithm.labels)
-    if not mechanism.guarantee.owners.covers(task.record_owners):
+    if not (owners := mechanism.guarantee.owners).covers(task.record_owners):
         raise InvalidInput(
             f"records of task {task.name!r} may be held by {task.record_owners.describe()}, and the guarantee covers "
-            f"{mechanism.guarantee.owners.describe()}{_steps_in_words(mechanism)}; calibrate with owners= as the task "
-            "states them."
+            f"{owners.describe()}{' in the same steps' * owners.same_steps}; calibrate with owners= as the task states "
+            "them."
         )
     if mechanism.guarantee.adjacency == "add-remove":
         raise UnsupportedMechanism(

@@ -274,9 +274,6 @@ class SeedReplay:
         """The records of a step: all of its class, or those drawn."""
         return self.instance if self.batches is None else self.batches.step_batch(step)
 
-    def _gradients(self, step: int) -> torch.Tensor:
-        return self.clipped(self.batch(step), self.executor.models(self.state), step)
-
     def clipped(self, batch: TaskInstance, models: torch.Tensor, step: int) -> torch.Tensor:
         """The clipped gradients of a batch, to which noise is added."""
         mechanism = self.mechanism
@@ -312,7 +309,7 @@ class SeedReplay:
         for t in range(self.start, last):
             began = time.perf_counter()
             with clipping.counting_dropped() as dropped:
-                gradients = self._gradients(t)
+                gradients = self.clipped(self.batch(t), self.executor.models(self.state), t)
             self.dropped += dropped()
             injected = stream.step(t)
             rule = None if self.rule is None else functools.partial(self._directions, t)

@@ -429,7 +429,7 @@ def quadratic(
         loss=_half_squared_norm,
         num_nodes=n,
         partition=Fixed(np.arange(n)),
-        public_constants="the first model, the minimiser" if _is_optimum(start) else "none",
+        public_constants="the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none",
     )
 
 
@@ -445,10 +445,6 @@ def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_row
     records = np.zeros((2, num_rows, d + 1))
     records[0, :d] = np.concatenate([root, (root @ optimum)[:, None]], axis=1)
     return records
-
-
-def _is_optimum(start: str | ArrayLike) -> bool:
-    return isinstance(start, str) and start == "optimum"
 
 
 def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float, ...]:

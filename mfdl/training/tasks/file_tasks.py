@@ -158,12 +158,6 @@ def from_file(
     return task_of_records(records, graph, partition, model, hidden)
 
 
-def file_entry(path: str) -> Entry:
-    has_target = format_suffix(Path(path)) in (".libsvm", ".svm", ".npz")
-    example = f"{path}:{'kind=classification' if has_target else 'target=COLUMN'}"
-    return Entry("data file", path, from_file, example, supplied=("path", "graph"))
-
-
 def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
     return from_file(text.path, graph, **file_options(text, given))
 
@@ -178,7 +172,10 @@ def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict
             f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
             "public; give public ranges, ranges=COLUMN:LOW:HIGH,..., or scale by public numbers before."
         )
-    return file_entry(text.path).arguments(text.settings, given)
+    has_target = format_suffix(Path(text.path)) in (".libsvm", ".svm", ".npz")
+    example = f"{text.path}:{'kind=classification' if has_target else 'target=COLUMN'}"
+    entry = Entry("data file", text.path, from_file, example, supplied=("path", "graph"))
+    return entry.arguments(text.settings, given)
 
 
 def task_of_records(

@@ -141,15 +141,11 @@ class TableColumn:
         """One text per row, alike for all spellings of a number; "true" and "false" in lower case."""
         if self.kind == "true or false":
             return [str(cell).lower() for cell in self.cells]
-        if self.kind == "words" or self._has_large_integers:
+        # float64 may merge two large integers, as of identifiers
+        if self.kind == "words" or (np.abs(self._floats[~self.missing]) >= 2.0**53).any():
             return [str(cell) for cell in self.cells]
         rows = zip(self.cells, self._floats, self.missing, strict=True)
         return [str(cell) if lacks else number_label(value) for cell, value, lacks in rows]
-
-    @property
-    def _has_large_integers(self) -> bool:
-        """Whether float64 may merge two integers, as of identifiers."""
-        return bool((np.abs(self._floats[~self.missing]) >= 2.0**53).any())
 
 
 def number_label(value: float) -> str:
@@ -348,10 +344,6 @@ def _read_csv(path: Path) -> DataTable:
     return _separated(path, text, separator, "CSV")
 
 
-def _read_tsv(path: Path) -> DataTable:
-    return _separated(path, _texts(path), "\t", "TSV")
-
-
 def _separated(path: Path, text: str, separator: str, name: str) -> DataTable:
     rows = _rows(path, text, separator)
     _, header = next(rows, (0, []))
@@ -493,7 +485,7 @@ def _cells(array: NDArray[Any]) -> NDArray[Any]:
 
 READERS: dict[str, Callable[[Path], DataTable]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": lambda path: _separated(path, _texts(path), "\t", "TSV"),
     ".parquet": _read_parquet,
     ".libsvm": _read_libsvm,
     ".svm": _read_libsvm,
