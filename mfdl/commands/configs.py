@@ -151,13 +151,7 @@ SECRET = "mafalda-bins"
 TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("kronecker", "per-mode", "joint")
-FORMS = (
-    "toeplitz",
-    "banded",
-    "buffered",
-    "inverse",
-    "banded-inverse",
-)  # as of long_runs, by a test
+FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as of long_runs, by a test
 BIN_FORMS = FORMS[:2]  # those that are searched for balls-in-bins too
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),

@@ -151,8 +151,7 @@ def _words(name: str) -> dict[str, Any]:
 app = typer.Typer(help="List and fetch the public data files, inspect your own.", no_args_is_help=True)
 
 DataHome = Annotated[
-    Path | None,
-    typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder."),
+    Path | None, typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder.")
 ]
 STATES = {True: "verified", False: "WRONG CONTENT", None: "present"}
 SHOWN_COLUMNS = 40

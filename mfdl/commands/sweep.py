@@ -134,13 +134,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the sweep; default results/sweep.")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Parallel runs; default: one per core."),
-    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel runs; default: one per core.")] = None,
     engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME", help="joblib (processes, default) or dask."),
+        str | None, typer.Option("--engine", metavar="NAME", help="joblib (processes, default) or dask.")
     ] = None,
     scheduler: Annotated[
         str | None,

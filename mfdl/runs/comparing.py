@@ -42,14 +42,7 @@ from ..training.run import is_private
 from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, comparison_cells
 from .experiment import Experiment
 from .option_files import is_own
-from .output import (
-    circumstances,
-    json_number,
-    objective_fields,
-    require_folder,
-    require_writable,
-    result_sensitivity,
-)
+from .output import circumstances, json_number, objective_fields, require_folder, require_writable, result_sensitivity
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
 from .store import (
@@ -461,10 +454,7 @@ def _options(config: Experiment, several: Mapping[str, Sequence[float]]) -> dict
 
 
 def _merged(
-    config: Experiment,
-    several: Mapping[str, Sequence[float]],
-    plans: Sequence[Plan],
-    results: Sequence[dict[str, Any]],
+    config: Experiment, several: Mapping[str, Sequence[float]], plans: Sequence[Plan], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []

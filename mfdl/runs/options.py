@@ -89,8 +89,7 @@ Attackers = Annotated[
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
 AttackerList = Annotated[
-    tuple[str, ...] | None,
-    Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
+    tuple[str, ...] | None, Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True)
 ]
 ColluderList = Annotated[
     tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
@@ -104,8 +103,7 @@ Delta = Annotated[
     Option("delta of epsilon: required with --epsilon, else where it is reported.", rule="open_unit", decides="run"),
 ]
 Release = Annotated[
-    str | None,
-    Option("Final models that are published: none, average or all; default all.", among=RELEASES),
+    str | None, Option("Final models that are published: none, average or all; default all.", among=RELEASES)
 ]
 ReleaseModel = Annotated[
     str,
@@ -265,8 +263,7 @@ class OnGraph(Config):
         ),
     ] = "metropolis-hastings"
     data_home: Annotated[
-        Path | None,
-        Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing"),
+        Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing")
     ] = None
 
     def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:

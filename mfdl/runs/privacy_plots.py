@@ -135,12 +135,7 @@ def plot_by_victim(
 
 
 def draw_by_distance(
-    axes: Axes,
-    curves: Sequence[Curve],
-    *,
-    local: float | None = None,
-    named: bool = True,
-    measure: str = SQUARED_MU,
+    axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True, measure: str = SQUARED_MU
 ) -> Axes:
     """The picture of `plot_by_distance` in given axes; named: names beside the lines."""
     level = local if local is not None and math.isfinite(local) and local > 0 else None

@@ -145,11 +145,7 @@ def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]
 
 
 def base_columns(
-    noise: NoiseOperator,
-    keys: HolderKeys,
-    columns: Iterable[int] | NDArray[np.int64] | None = None,
-    *,
-    shard: int = 0,
+    noise: NoiseOperator, keys: HolderKeys, columns: Iterable[int] | NDArray[np.int64] | None = None, *, shard: int = 0
 ) -> ColumnNormals:
     """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 

@@ -209,11 +209,7 @@ def ranks(count: int) -> Iterator[Group]:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
         for rank in range(1, count):
-            options: dict[str, Any] = {
-                "env": environment,
-                "stdin": subprocess.DEVNULL,
-                "start_new_session": True,
-            }
+            options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
             started.append(subprocess.Popen([*command, str(rank)], **options))
         ending.enter_context(_environment(local))
         torch.set_num_threads(each)

@@ -26,15 +26,7 @@ from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
 from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
-from .table_records import (
-    TableOptions,
-    TableRecords,
-    kind_of_task,
-    read_records,
-    roles,
-    table_records,
-    test_table,
-)
+from .table_records import TableOptions, TableRecords, kind_of_task, read_records, roles, table_records, test_table
 
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
 """Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""

@@ -145,12 +145,7 @@ def _fused_layers(step: Step) -> Callable[..., State]:
     return call
 
 
-_STEPS: dict[str, Step] = {
-    "gru": _gru,
-    "lstm": _lstm,
-    "rnn_tanh": _plain(torch.tanh),
-    "rnn_relu": _plain(torch.relu),
-}
+_STEPS: dict[str, Step] = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
 _LAYERS = {getattr(torch, name): _fused_layers(step) for name, step in _STEPS.items()}
 _CELLS = {getattr(torch, f"{name}_cell"): _cell(step) for name, step in _STEPS.items()}
 
