@@ -156,7 +156,6 @@ def _drop_the_answer() -> None:
 
 
 def _in_words(error: Any, arguments: Sequence[str]) -> str:
-    """A refusal of the options, as sentences; a number of the wrong kind is named."""
     message = str(error.format_message()).strip()
     wanted = next((words for kind, words in _NUMBERS.items() if kind in message), None)
     if wanted is not None:

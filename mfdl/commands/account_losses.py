@@ -73,7 +73,6 @@ def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
 def _losses(
     config: AccountConfig, algorithm: LinearAlgorithm, named: Named, victims: Sequence[int] | None, progress: Silent
 ) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimSensitivity]]]:
-    """Trust models and losses of all victims, by attacking nodes."""
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
         accounting: dict[str, Any] = {
@@ -288,7 +287,6 @@ class SecretAccount:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """The content of results.json."""
         labels, epsilons = self.named.labels, list(self.epsilons.values())
         worst = json_number(max(epsilons))
         return {

@@ -111,7 +111,6 @@ class AccountConfig(TakesPart, OnGraph):
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 
     def _check_owners(self) -> None:
-        """Raises: InvalidInput: options that records of several owners do not have."""
         if self.owners is None:
             if self.same_steps:
                 raise InvalidInput("--same-steps says how several owners use a record; give --owners, or leave it out.")
@@ -357,5 +356,4 @@ class FactorizeConfig(OnGraph):
 
     @property
     def over_time(self) -> bool:
-        """Whether noise is over steps alone."""
         return self.mechanism not in SPATIAL + BOTH

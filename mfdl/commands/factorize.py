@@ -57,7 +57,6 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
 
 
 def _shape(answer: dict[str, Any]) -> dict[str, str]:
-    """Rows that only some mechanisms have."""
     rows = {}
     if answer["steps"] is not None:
         rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"

@@ -109,7 +109,6 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
 
 
 def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
-    """Facts of some kinds of factorization."""
     if isinstance(solved, SpatialFactorization):
         return {
             **dict.fromkeys(("steps", "epochs", "period")),
@@ -152,8 +151,6 @@ Solved = Certified | BallsInBinsFactorization
 
 
 class Job:
-    """One config on its gossip matrix, ready to be solved."""
-
     def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
         self.config, self.groups, self.progress = config, groups, progress
         self.dynamics = Dynamics(

@@ -68,7 +68,6 @@ def _list(rows: list[dict[str, Any]]) -> None:
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Every paper once, below the names of its mechanisms as comments of BibTeX."""
     bibliographies = extensions.every(extensions.CITATIONS)
     if not bibliographies:
         raise InvalidInput(

@@ -162,7 +162,6 @@ class Pictures:
 
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
-        """Published losses about these attackers, known to other packages."""
         privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
         return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
 
@@ -186,7 +185,6 @@ class Pictures:
         return ", ".join(self.labels[v] for v in inside)
 
     def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
-        """The finding of the picture, claimed only where it holds."""
         groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
@@ -263,7 +261,6 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
 
 
 def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
-    """The graph in given axes, which it returns."""
     ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
     spots, size = draw_edges(ax, graph)
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):

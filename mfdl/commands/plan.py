@@ -109,7 +109,6 @@ class PlanConfig(OnGraph):
             self.numbers(name)
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The whole numbers of an option that takes several."""
         texts = getattr(self, name)
         if not texts or not all(text.isdecimal() and 0 < int(text) <= options.MAX_STEPS for text in texts):
             raise InvalidInput(

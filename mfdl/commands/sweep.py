@@ -100,7 +100,6 @@ def _grid(result: dict[str, Any]) -> Table:
 
 
 def _in_full(result: dict[str, Any]) -> list[str]:
-    """What the columns are, the loss first, and the guarantee field by field."""
     num_steps, released = result["steps"], result["config"].get("release_model")
     means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
     estimated = any("objective_error" in row for row in result["mechanisms"])

@@ -50,7 +50,6 @@ def home(data_home: Folder = None) -> Path:
 
 
 def way_out(missing_file: str, path: Path, name: str) -> str:
-    """The remedy for a file that cannot be fetched."""
     return (
         f"check the network, or put {missing_file} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
         f"that holds {name}."

@@ -170,7 +170,6 @@ def draw_over_steps(
 
 
 def _with_final(curve: Curves) -> Curves:
-    """The curve of a single mechanism, with its final value below its name."""
     accuracy = "" if curve.accuracy is None else f", accuracy {curve.accuracy:.0%}"
     final = "" if curve.mean is None else f"final {_in_digits(curve.mean)}{accuracy}"
     note = "\n".join(filter(None, (curve.look.note, final)))

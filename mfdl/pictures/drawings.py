@@ -149,7 +149,6 @@ def square_map(
 
 
 def _write_numbers(axes: Axes, values: NDArray[np.float64], norm: Normalize, text: Callable[[float], str]) -> None:
-    """A number in each cell, readable on its colour; infinity as such, unknown cells empty."""
     box, colours = axes.get_window_extent(), colour_map()
     cell = min(box.width / values.shape[1], box.height / values.shape[0]) * 72 / axes.figure.get_dpi()
     for (i, j), value in np.ndenumerate(values):
@@ -213,7 +212,6 @@ def colour_map() -> Any:
 
 
 def name_bar(bar: Any, words: str) -> None:
-    """Words and plain ticks of a colour bar."""
     bar.set_label(words, fontsize=9, color=QUIET)
     if isinstance(bar.mappable.norm, LogNorm):
         plain_decades(bar.ax.yaxis, bar.mappable.get_clim())

@@ -328,7 +328,6 @@ class Front:
 
 
 def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
-    """One panel beside the other, names above, the caption below."""
     width = FRONT_INCHES * len(panels)
     lines = caption_lines(caption, int(width * 17))
     looks = _front_looks(panels)

@@ -71,7 +71,6 @@ def css(first: str, *more: str) -> str | None:
 
 
 def quiet(axes: Axes, *, grid: str) -> None:
-    """Only the lines that help reading."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FRAME)
     axes.tick_params(axis="x", colors=QUIET, labelsize=TICK)
@@ -273,7 +272,6 @@ class Look:
 
     @property
     def classes(self) -> str:
-        """CSS classes of its artists in a page."""
         return "" if self.index is None else f"s{self.index}"
 
     @property

@@ -294,7 +294,6 @@ class Cell:
         return self.config.epochs * self.config.period
 
     def with_shared(self, shared: Shared) -> Cell:
-        """The same cell with shared parts."""
         if self.shared is None:
             object.__setattr__(self, "shared", shared)
         return self

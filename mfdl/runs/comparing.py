@@ -161,12 +161,10 @@ class Folder:
         self._write()
 
     def add(self, cell: Cell) -> None:
-        """Adds a run that the store holds now."""
         self._take([cell])
         self._write()
 
     def finish(self) -> dict[str, Any]:
-        """Draws the picture and marks the result complete, last of all."""
         result = self.result(complete=True)
         write_figure(self.folder, Path(PNG).stem, plot_comparison(result, self.steps))
         files.atomic_write_json(self.folder / RESULTS, result)
@@ -177,7 +175,6 @@ class Folder:
         return [self.steps_of_run[key] for key in self._ordered()]
 
     def _take(self, cells: Iterable[Cell]) -> None:
-        """Reads these cells from the store."""
         timings = {str(timing.get("cell")): timing for timing in self.store.timings()}
         fields = (*names("run"), *self.plan.config.measured_besides)
         for cell in cells:
@@ -209,7 +206,6 @@ class Folder:
         return [key for key in self.cells if key in self.records]
 
     def result(self, *, complete: bool) -> dict[str, Any]:
-        """The content of results.json so far."""
         plan, config, judged = self.plan, self.plan.config, self._judged()
         return {
             **circumstances(config, plan.graph, plan.gossip),
@@ -260,7 +256,6 @@ class Folder:
         }
 
     def _judged(self) -> Judged:
-        """The finished part of the mechanisms, beside the untrained model and chance."""
         plan = self.plan
         ended = []
         for name in plan.config.mechanisms:

@@ -363,7 +363,6 @@ class Experiment(Protects, OnGraph):
 
     @property
     def has_secret_batches(self) -> bool:
-        """Whether it is secret which steps a record joins."""
         return self.participation in options.SECRET
 
     @property

@@ -209,7 +209,6 @@ def _task(task: Any) -> Given[Any]:
 
 
 def _mechanism(mechanism: Any) -> Given[Any]:
-    """An algorithm, that of a mechanism, or a function of dynamics and participation that builds one."""
     from ..algorithms import LinearAlgorithm
     from ..mechanism import Mechanism
 

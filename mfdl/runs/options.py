@@ -374,14 +374,12 @@ class TakesPart(Protects):
         return scheme
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
-        """Step sizes, of which only the ratios count, on a gossip matrix."""
         from ..dynamics import Dynamics
 
         return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
 
 
 def named_trust(config: Any) -> TrustModel:
-    """The trust model of the options of a config."""
     from .. import trust
 
     names = ("attackers", "colluders", "coalition_size")

@@ -163,7 +163,6 @@ def target_in_words(result: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions on which numbers depend."""
     return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
 
 

@@ -60,7 +60,6 @@ class CellJob:
 
     @property
     def steps(self) -> int:
-        """Steps of the wanted cells."""
         return sum(cell.num_steps for cell, wanted in zip(self.cells, self.wanted, strict=True) if wanted)
 
 

@@ -341,7 +341,6 @@ class Store:
             path.unlink(missing_ok=True)
 
     def add(self, cell: str, record: dict[str, Any], steps: RunSteps) -> None:
-        """Stores a finished cell."""
         save_steps(self._steps_path(cell), [steps])
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)

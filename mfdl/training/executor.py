@@ -226,7 +226,6 @@ class Releasing:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Sets one torch thread inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

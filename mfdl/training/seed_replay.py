@@ -130,7 +130,6 @@ class SeedReplay:
         return self.config.eval_every or replay_config.epoch(self.mechanism, self.config.fed_every)
 
     def stream(self) -> NoiseStream:
-        """The noise of this rank's slots by the run's key."""
         noise, slots = self.algorithm.noise, None if self.group.size == 1 else self.share.slots
         return noise_stream(noise, self.mechanism.noise_std, self.key, self.instance.dimension, slots=slots)
 
@@ -217,11 +216,9 @@ class SeedReplay:
 
     @property
     def dropped_records(self) -> int:
-        """Count over all ranks."""
         return int(self.group.summed(torch.tensor(self.dropped, device=self.group.device)))
 
     def record(self, step: int, measured: dict[str, np.ndarray]) -> None:
-        """Keeps the metrics of an evaluation."""
         self.evaluated["evaluated_steps"].append(step)
         for name, values in measured.items():
             self.evaluated[name].append(values)
@@ -245,7 +242,6 @@ class SeedReplay:
         return models, {} if self.releasing.total is None else self._measured(models)
 
     def _evaluated_step(self, step: int) -> EvaluatedStep:
-        """The last evaluation, in copies of the arrays."""
         losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
         loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
         models = np.array(self._all_models(self.executor.models(self.state)))
@@ -292,7 +288,6 @@ class SeedReplay:
         return directions
 
     def run(self, advance: Advance) -> SeedRun:
-        """Takes the remaining steps."""
         self._begin()
         self.group.under_way = True
         with few_threads([self.instance]):

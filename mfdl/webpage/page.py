@@ -111,7 +111,6 @@ def _section(
     largest: int,
     progress: Silent,
 ) -> dict[str, Any]:
-    """Comparable runs, as the template takes them."""
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
     first = selected_first(runs)
@@ -180,7 +179,6 @@ def _loss_cell(value: float) -> tuple[str, str]:
 
 
 def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetails, list[Drawing]]]:
-    """Each mechanism once, those with something to draw first."""
     by_label: dict[str, MechanismDetails] = {}
     for mechanism in mechanisms:
         label = mechanism.group.label
@@ -218,7 +216,6 @@ def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
 
 
 def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[str, str, str]]:
-    """Words, path and address of the files beside the page."""
     links = []
     for words, name in read.files:
         path = os.path.relpath(read.folder / name, out.parent) + ("/" if name.endswith("/") else "")
@@ -229,7 +226,6 @@ def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[s
 
 
 def _csv(every: Sequence[ComparableRuns]) -> str:
-    """All groups of runs, all rates, as a data address."""
     metrics = list(dict.fromkeys(metric for runs in every for metric in runs.metrics))
     rows = [{"setting": runs.name, **group.row(metrics)} for runs in every for group in runs.groups]
     buffer = io.StringIO()

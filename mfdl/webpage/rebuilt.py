@@ -168,7 +168,6 @@ class LossStore:
         self.used: dict[str, Any] = {}
 
     def pairwise(self, built: Rebuilt) -> PairLosses:
-        """Losses of all pairs, computed if no earlier call did."""
         key = " ".join([built.mechanism.content_hash, built.record["adjacency"], built.mechanism.guarantee.release])
         entry: Any = self._earlier.get(key)
         if not _is_entry(entry, len(built.nodes)):

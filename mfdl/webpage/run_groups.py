@@ -82,7 +82,6 @@ class RunGroup:
 
     @property
     def private(self) -> bool:
-        """Whether there is a guarantee."""
         return math.isfinite(self.budget)
 
     @property
@@ -137,7 +136,6 @@ class TrustPanel:
 
     @property
     def middle(self) -> float:
-        """The budget that is shown first."""
         return self.budgets[len(self.budgets) // 2]
 
     @cached_property

@@ -386,7 +386,6 @@ class Share:
         return torch.as_tensor(self.shares.rows(name, rank), device=self._device)
 
     def _seen_by(self, maps: dict[str, Map], columns: str, rows: Sequence[str] | None = None) -> Seen:
-        """Operand of this rank for these maps."""
         given = [(rows[0] if rows else SHAPES[name][0], m) for name, m in maps.items() if m is not None]
         key = columns, *((word, self._number(m)) for word, m in given)
         if key not in self._seen:

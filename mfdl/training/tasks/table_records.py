@@ -242,7 +242,6 @@ def read_records(path: Path, options: TableOptions) -> TableRecords:
 
 
 def table_records(table: DataTable, options: TableOptions, test: DataTable | None) -> TableRecords:
-    """The records of a table and a test table that have been read."""
     if test is not None and options.test_fraction is not None:
         raise InvalidInput(f"test_fraction must be left out, as {table.where} has test records of its own.")
     chosen = roles(table, options)
