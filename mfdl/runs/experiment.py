@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
 USUAL = {
+    **dict.fromkeys(
+        ("metrics", "lr_schedule", "clip_schedule", "curvature", "precondition", "step_rule", "ranks", "design")
+    ),
+    "sampling_rate": None,
     "release_model": "last",
     "participation": "cyclic",
     "gossip_rounds": 1,
@@ -422,20 +426,7 @@ class Experiment(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
-        for name in (
-            "metrics",
-            "lr_schedule",
-            "clip_schedule",
-            "curvature",
-            "precondition",
-            "step_rule",
-            "ranks",
-            "design",
-            "sampling_rate",
-        ):  # files without them stay as they were
-            if not values[name]:
-                del values[name]
-        for name, usual in USUAL.items():
-            if values[name] == usual:
-                del values[name]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        given = {
+            name: value for name, value in values.items() if name not in USUAL or value not in ((), "", USUAL[name])
+        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
