@@ -29,6 +29,10 @@ from . import account, attack, audit, factorize, listing, plan, sweep
 __all__ = ["app", "main"]
 
 
+_SETTINGS: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+"""Of typer: rich markup would cost 0.1 s at every start."""
+
+
 class _Commands(TyperGroup):
     """Sub-commands of this package and of others; misspelt names are answered with the nearest one.
 
@@ -44,7 +48,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands or cmd_name not in extensions.names(extensions.COMMANDS):
             return super().get_command(ctx, cmd_name)
-        added = _typer(name=cmd_name)
+        added = typer.Typer(name=cmd_name, **_SETTINGS)
         added.command(cmd_name)(extensions.load(extensions.COMMANDS, cmd_name))
         return typer.main.get_command(added)
 
@@ -54,20 +58,12 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _typer(**settings: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # rich markup costs 0.1 s at every start
-        **settings,
-    )
-
-
-app = _typer(
-    cls=_Commands,
-    context_settings={"token_normalize_func": spelled},
+app = typer.Typer(
     name="mfdl",
     help="Differentially private decentralized learning as matrix factorization.",
+    cls=_Commands,
+    context_settings={"token_normalize_func": spelled},
+    **_SETTINGS,
 )
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, sweep.compare, sweep.sweep,

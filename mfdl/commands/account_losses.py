@@ -75,13 +75,8 @@ def _losses(
 ) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimSensitivity]]]:
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
-        accounting: dict[str, Any] = {
-            "victims": victims,
-            "jobs": config.jobs,
-            "progress": progress,
-            **config.accounting,
-        }
-        each = pairwise_losses(algorithm, lambda v: models[(v,)], **accounting)
+        more: dict[str, Any] = {"victims": victims, "jobs": config.jobs, "progress": progress}
+        each = pairwise_losses(algorithm, lambda v: models[(v,)], **more, **config.accounting)
         if not any(each.values()):
             raise InvalidInput("no victim is left: every node that was named is an attacker.")
         return models, {(v,): losses for v, losses in each.items()}

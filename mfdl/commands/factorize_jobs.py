@@ -67,14 +67,8 @@ def run_factorize(
         "gossip": gossip.name,
     }
     if out is not None:
-        header = {
-            **shared,
-            "gossip_hash": gossip.content_hash,
-            "node_labels": [str(label) for label in gossip.labels],
-            **of_bins,
-            "versions": versions(),
-        }
-        _save(out, job, certified, grams, header)
+        header = {**shared, "gossip_hash": gossip.content_hash, "node_labels": [*map(str, gossip.labels)], **of_bins}
+        _save(out, job, certified, grams, header | {"versions": versions()})
     return {
         **shared,
         "nodes": gossip.num_nodes,
@@ -90,13 +84,9 @@ def run_factorize(
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
     """The target, its noise, its errors, and every attempted correlation."""
+    names = ("correlation", "objective", "lower_bound")
     tried = [
-        {
-            "correlation": best.correlation,
-            "noise_std": json_number(std),
-            "objective": best.objective,
-            "lower_bound": best.lower_bound,
-        }
+        {"noise_std": json_number(std), **{name: getattr(best, name) for name in names}}
         for _, std, best in solved.tried
     ]
     return {
@@ -196,17 +186,10 @@ class Job:
     def _solve_form(self, form: str) -> StructuredFactorization:
         require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
-        limit: dict[str, Any] = {"max_iterations": config.max_iterations}
-        return factorization.factorize_long(
-            self.dynamics,
-            self.participation,
-            form=form,
-            bandwidth=config.bandwidth,
-            buffers=config.buffers,
-            **(limit if config.max_iterations != type(config).max_iterations else {}),
-            progress=self.progress,
-            **self.counted,
-        )
+        more: dict[str, Any] = {**self.counted, **config.values("bandwidth", "buffers"), "progress": self.progress}
+        if config.max_iterations != type(config).max_iterations:
+            more |= config.values("max_iterations")
+        return factorization.factorize_long(self.dynamics, self.participation, form=form, **more)
 
     def _over_nodes(self) -> SpatialFactorization:
         config, n = self.config, self.dynamics.num_nodes

@@ -134,6 +134,7 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         "epsilon", "mu", "mechanisms", "release_models", "max_steps", "polynomials",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
+    same |= {name: config.numbers(name) for name in ("batches", "epochs", "gossip_rounds")}
     assert config.records is not None
     privacy = Privacy(options.named_trust(config), **config.values("adjacency", "clip_norm", "release"))
     result = planning.plan(
@@ -141,9 +142,6 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         config.records,
         privacy,
         delta=None if config.epsilon is None else config.delta,
-        batches=config.numbers("batches"),
-        epochs=config.numbers("epochs"),
-        gossip_rounds=config.numbers("gossip_rounds"),
         participations=config.participations or None,
         **same,
     )

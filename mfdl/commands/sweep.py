@@ -62,6 +62,7 @@ def _table(result: dict[str, Any]) -> Table:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
     measured = result["config"].get("metrics", [])
+    keys = [result_key("final", name) for name in measured]
     numbers = [f"final test\nloss ± std\n({count} seeds)" if count > 1 else "final test loss\n(1 seed)", "accuracy"]
     numbers += ["sensitivity"] * (result["mu"] is not None) + ["injected\nnoise std"]
     numbers += ["objective"] * (with_objective := any(row["objective"] is not None for row in result["mechanisms"]))
@@ -78,13 +79,8 @@ def _table(result: dict[str, Any]) -> Table:
             f"{row['injected_noise_std']:.3g}",
             *[f"{objective:,.0f}{error}" if isinstance(objective, float) else str(objective)] * with_objective,
             *(
-                terminal.plus_minus(
-                    row[f"{result_key('final', name)}_mean"],
-                    row[f"{result_key('final', name)}_std"],
-                    count,
-                    ".1%" if is_accuracy(name) else ".3g",
-                )
-                for name in measured
+                terminal.plus_minus(row[f"{key}_mean"], row[f"{key}_std"], count, ".1%" if is_accuracy(name) else ".3g")
+                for name, key in zip(measured, keys, strict=True)
             ),
         )
     for name, mean in (("untrained", "_mean"), ("chance", "")):

@@ -308,21 +308,12 @@ def correlated_graph(
     pairs = drawn_pairs(correlation)[0][::-1]  # the strongest last, over the others
     values = [float(correlation[pair]) for pair in pairs]
     widths = [0.3 + (3.4 if few else 1.6) * abs(value) / abs(values[-1]) for value in values]
-    lines = LineCollection(
-        [[tuple(spots[i]), tuple(spots[j])] for i, j in pairs],
-        colors=[NEGATIVE if value < 0 else POSITIVE for value in values],
-        linewidths=widths,
-        linestyles=[
-            (0, (5 / width, 3.5 / width)) if value < 0 else "-" for value, width in zip(values, widths, strict=True)
-        ],
-        urls=[
-            f"{labels[i]} and {labels[j]}: correlation {plain(value)}"
-            for (i, j), value in zip(pairs, values, strict=True)
-        ],
-        gid=css("pair"),
-        zorder=2,
-    )
-    axes.add_collection(lines)
+    drawn = list(zip(pairs, values, widths, strict=True))
+    style: dict[str, Any] = {"linewidths": widths, "colors": [NEGATIVE if v < 0 else POSITIVE for v in values]}
+    style["linestyles"] = [(0, (5 / width, 3.5 / width)) if value < 0 else "-" for _, value, width in drawn]
+    style["urls"] = [f"{labels[i]} and {labels[j]}: correlation {plain(value)}" for (i, j), value, _ in drawn]
+    ends = [[tuple(spots[i]), tuple(spots[j])] for i, j in pairs]
+    axes.add_collection(LineCollection(ends, gid=css("pair"), zorder=2, **style))
     radii = 2.3 + 3.7 * std / (std.max() or 1.0) if few else np.full(len(labels), 2.3)
     tips = [f"{label}: std {plain(float(value))}" for label, value in zip(labels, std, strict=True)]
     dots: dict[str, Any] = {"color": INK, "edgecolors": GROUND, "linewidths": 1.1, "zorder": 3, "clip_on": False}

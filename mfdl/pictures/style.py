@@ -122,13 +122,8 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
         if end.marker:
             beside = 0.95 * size
             place = axes.transAxes + ScaledTranslation(0.4 * size / 72, 0, axes.figure.dpi_scale_trans)
-            dot: dict[str, Any] = {
-                "marker": end.marker,
-                "markersize": 0.55 * size,
-                "markeredgewidth": 0,
-                "linestyle": "",
-            }
-            axes.plot([1.04], [y], transform=place, **dot, **same)
+            dot: dict[str, Any] = {"marker": end.marker, "markersize": 0.55 * size, "markeredgewidth": 0}
+            axes.plot([1.04], [y], transform=place, linestyle="", **dot, **same)
         bold: dict[str, Any] = {"fontsize": size, "fontweight": "bold", "va": "bottom" if end.words else "center"}
         axes.annotate(end.name, (1.04, y), xytext=(beside, 0), url=end.tip, **bold, **same, **outside)
         if end.words:
@@ -304,17 +299,11 @@ def series_looks(names: Iterable[str]) -> dict[str, Look]:
     distinct = list(dict.fromkeys(names))
     bases = list(dict.fromkeys(name.partition("@")[0] for name in distinct))
     colours = {look.name: look.colour for look in mechanism_looks(bases)}
-    return {
-        name: Look(
-            name,
-            colours[name.partition("@")[0]],
-            DASHES[index % len(DASHES)],
-            MARKERS[index % len(MARKERS)],
-            mechanism_note(name),
-            index,
-        )
-        for index, name in enumerate(distinct)
-    }
+    looks = {}
+    for index, name in enumerate(distinct):
+        dashes, marker = DASHES[index % len(DASHES)], MARKERS[index % len(MARKERS)]
+        looks[name] = Look(name, colours[name.partition("@")[0]], dashes, marker, mechanism_note(name), index)
+    return looks
 
 
 def mechanism_note(name: str) -> str:

@@ -130,12 +130,7 @@ def privacy_options(privacy: Privacy | None) -> dict[str, Any]:
         return {}
     check.instance(Privacy, privacy=privacy)
     privacy.require_only(OF_COMPARISONS, "a comparison")
-    options: dict[str, Any] = {
-        "adjacency": privacy.adjacency,
-        "clip_norm": privacy.clip_norm,
-        "release": privacy.release,
-        "unit": privacy.unit,
-    }
+    options = {name: getattr(privacy, name) for name in ("adjacency", "clip_norm", "release", "unit")}
     if privacy.trust is not None:
         options["trust"] = privacy.trust
     if privacy.participation is not None:

@@ -399,16 +399,9 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
     calibrated = {cell: mechanisms[name] for (name, _), cell in part.cells.items() if name != WITHOUT_NOISE}
     with _sharing(config.ranks) as group:
         keeps = config.ranks is not None or group.size > 1
-        for cell in run_missing(
-            list(part.cells.values()),
-            store,
-            Engine(jobs=config.jobs),
-            report,
-            plan.shared,
-            mechanisms=calibrated,
-            checkpoints=checkpoints if keeps else None,
-            strict=True,
-        ):
+        engine, kept = Engine(jobs=config.jobs), checkpoints if keeps else None
+        more: dict[str, Any] = {"mechanisms": calibrated, "checkpoints": kept, "strict": True}
+        for cell in run_missing(list(part.cells.values()), store, engine, report, plan.shared, **more):
             part.add(cell)
     if keeps:
         for cell in part.cells.values():
@@ -454,12 +447,8 @@ def _merged(
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for plan, result in zip(plans, results, strict=True):
-        budget = (
-            "mu",
-            "lr",
-            "budget",
-            *["epsilon"] * plan.config.has_secret_batches,
-        )  # without mu, epsilon says at which budget
+        # without mu, epsilon says at which budget
+        budget = ("mu", "lr", "budget", *["epsilon"] * plan.config.has_secret_batches)
         target = {"lr": plan.config.learning_rate, "budget": plan.config.epsilon or plan.config.target_mu_or_default}
         of_mechanism = {row["mechanism"]: {**row, **target} for row in result["mechanisms"]}
         rows += of_mechanism.values()

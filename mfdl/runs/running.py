@@ -212,36 +212,18 @@ def replay_config(
     mechanism: Mechanism, task: tasks.Task, seed: int, config: Experiment, checkpoints: Path | None = None
 ) -> ReplayConfig:
     """The arguments of one seed of a mechanism."""
-    return ReplayConfig(
-        mechanism,
-        task,
-        seeds=[seed],
-        eval_every=config.eval_every or config.period,
-        metrics=config.metrics,
-        clip_schedule=config.clips,
-        clipping=config.clipping,
-        step_rule=config.step_rule,
-        period=config.period if config.unit == "user" else None,
-        device=config.device,
-        checkpoint_folder=checkpoints,
-        progress=False,
-    )
+    same = config.values("metrics", "clipping", "step_rule", "device")
+    same |= {"eval_every": config.eval_every or config.period, "clip_schedule": config.clips}
+    same |= {"period": config.period if config.unit == "user" else None, "checkpoint_folder": checkpoints}
+    return ReplayConfig(mechanism, task, seeds=[seed], progress=False, **same)
 
 
 def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
     """Evaluated steps of the one seed of a run, with its conditions."""
     (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
-    conditions = {
-        "mechanism": name,
-        "seed": seed.seed,
-        "trust": guarantee.trust,
-        "mu": guarantee.mu,
-        "epsilon": guarantee.epsilon(config.delta),
-        "delta": config.delta,
-        "task": run.task_name,
-        "graph": config.graph,
-        "lr": config.learning_rate,
-    }
+    conditions = {"mechanism": name, "seed": seed.seed, "trust": guarantee.trust, "mu": guarantee.mu}
+    conditions |= {"epsilon": guarantee.epsilon(config.delta), "delta": config.delta}
+    conditions |= {"task": run.task_name, "graph": config.graph, "lr": config.learning_rate}
     nodes = tuple(str(label) for label in mechanism.algorithm.dynamics.gossip.labels)
     values = {name: np.asarray(measured, dtype=np.float64) for name, measured in seed.measured.items()}
     return RunSteps(conditions, np.asarray(seed.steps, dtype=np.int64), nodes, values)

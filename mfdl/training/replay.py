@@ -16,6 +16,7 @@ import itertools
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -277,22 +278,12 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
     guesses = functools.cache(learned.chance)
     for config in configs:
         guess = guesses(config.task)
-        known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
+        known: dict[str, Any] = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
         declared = replay_config.left_out(config.mechanism, config.task)
         of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
-        rule = "" if config.rule is None else str(config.rule)
-        runs.append(
-            Run(
-                config.mechanism,
-                config.task.name,
-                of_config,
-                **known,
-                public_constants=declared,
-                step_rule=rule,
-                clipping=config.clipping,
-                task=config.task,
-            )
-        )
+        known |= {"public_constants": declared, "step_rule": "" if config.rule is None else str(config.rule)}
+        more = {**known, "clipping": config.clipping, "task": config.task}
+        runs.append(Run(config.mechanism, config.task.name, of_config, **more))
     return runs
 
 

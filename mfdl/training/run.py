@@ -253,11 +253,8 @@ class Run(Shown):
                 "seed": run.seed,
                 "step": int(step),
                 "node": str(label),
-                "loss": float(run.loss[i, u]),
-                "accuracy": None if run.accuracy is None else float(run.accuracy[i, u]),
-                **{
-                    name: float(values[i, u] if values.ndim == 2 else values[i]) for name, values in run.metrics.items()
-                },
+                **dict.fromkeys(("loss", "accuracy")),
+                **{name: float(x[i, u] if x.ndim == 2 else x[i]) for name, x in run.measured.items()},
             }
             for run in self.seeds
             for i, step in enumerate(run.steps)
@@ -273,22 +270,14 @@ class Run(Shown):
         Raises: MissingExtra: pandas is not installed.
         """
         mechanism, guarantee = self.mechanism, self.mechanism.guarantee
-        dynamics = mechanism.algorithm.dynamics
-        gossip = dynamics.gossip
-        graph = communication_graph(gossip, mechanism.algorithm.num_steps * dynamics.gossip_rounds)
-        rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
-        same = {
-            "trust": guarantee.trust,
-            "mu": math.nan if guarantee.mu is None else guarantee.mu,  # none where batches are secret
-            "epsilon": guarantee.epsilon(guarantee.stated_delta),
-            "delta": guarantee.stated_delta,
-            "graph": graph.name,
-            "graph_hash": graphs.content_hash(graph),
-            "gossip": gossip.name,
-            "gossip_hash": gossip.content_hash,
-            "task": self.task_name,
-            "config_hash": mechanism.content_hash,
-        }
+        dynamics, T = mechanism.algorithm.dynamics, mechanism.algorithm.num_steps
+        gossip, rates = dynamics.gossip, dynamics.learning_rates(T)
+        graph = communication_graph(gossip, T * dynamics.gossip_rounds)
+        same: dict[str, Any] = {"trust": guarantee.trust, "task": self.task_name, "config_hash": mechanism.content_hash}
+        same |= {"mu": math.nan if guarantee.mu is None else guarantee.mu}  # none where batches are secret
+        same |= {"epsilon": guarantee.epsilon(guarantee.stated_delta), "delta": guarantee.stated_delta}
+        same |= {"graph": graph.name, "graph_hash": graphs.content_hash(graph)}
+        same |= {"gossip": gossip.name, "gossip_hash": gossip.content_hash}
         table = ({**same, "lr": float(rates[max(row["step"] - 1, 0)]), **row} for row in self.rows())
         frame = data_frame(table, [*RUN_COLUMNS, *metrics.requested(self.seeds[0].metrics)])
         frame["accuracy"] = frame["accuracy"].astype(float)  # of regression nan, not objects

@@ -283,22 +283,13 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
         for group in runs.noiseless
         if (spread := group.final(metric)) is not None
     ]
-    chart = LineChart(
-        f"{panel.symbol}, the privacy budget: less privacy to the right",
-        metric_words(metric),
-        lines,
-        levels + _baselines(runs, metric),
-        ticks,
-        x_log=True,
-    )
-    return Drawing.from_figure(
-        chart.figure(),
-        f"{metric_words(metric)}, trust model {panel.trust}".capitalize(),
-        f"{metric_words(metric)} against the privacy budget under {panel.trust}",
-        looks.values(),
-        words=_diverged(groups),
-        classes=f"kind m{kind}",
-    )
+    levels += _baselines(runs, metric)
+    below, words = f"{panel.symbol}, the privacy budget: less privacy to the right", metric_words(metric)
+    chart = LineChart(below, words, lines, levels, ticks, x_log=True)
+    title = f"{words}, trust model {panel.trust}".capitalize()
+    spoken = f"{words} against the privacy budget under {panel.trust}"
+    more = {"words": _diverged(groups), "classes": f"kind m{kind}"}
+    return Drawing.from_figure(chart.figure(), title, spoken, looks.values(), **more)
 
 
 def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks, source: Source) -> Drawing:

@@ -225,16 +225,12 @@ def comparable(records: Sequence[Record]) -> list[ComparableRuns]:
     settings = [json.loads(key) for key in apart]
     names = sorted({name for setting in settings for name in setting} - {"task", "graph", *HASHES})
     differ = [name for name in names if len({json.dumps(setting.get(name)) for setting in settings}) > 1]
-    return [
-        ComparableRuns(
-            ", ".join(
-                [f"{runs[0]['task']} on {runs[0]['graph']}"]
-                + [f"{name.replace('_', ' ')} {setting.get(name, USUAL.get(name))}" for name in differ]
-            ),
-            tuple(runs),
-        )
-        for setting, runs in zip(settings, apart.values(), strict=True)
-    ]
+    comparable_runs = []
+    for setting, runs in zip(settings, apart.values(), strict=True):
+        words = [f"{name.replace('_', ' ')} {setting.get(name, USUAL.get(name))}" for name in differ]
+        name = ", ".join([f"{runs[0]['task']} on {runs[0]['graph']}", *words])
+        comparable_runs.append(ComparableRuns(name, tuple(runs)))
+    return comparable_runs
 
 
 def grouped(records: Iterable[Record]) -> list[RunGroup]:

@@ -20,24 +20,9 @@ from .preconditioner import Preconditioner
 from .task_modules import load_from_module, parse_module_text
 
 __all__ = [
-    "Evaluation",
-    "Preconditioner",
-    "Task",
-    "a9a",
-    "digits",
-    "femnist",
-    "from_file",
-    "from_module",
-    "housing",
-    "least_squares",
-    "load",
-    "logistic",
-    "mnist",
-    "names",
-    "partition",
-    "quadratic",
-    "rotated_quadratics",
-]
+    "Evaluation", "Preconditioner", "Task", "a9a", "digits", "femnist", "from_file", "from_module", "housing",
+    "least_squares", "load", "logistic", "mnist", "names", "partition", "quadratic", "rotated_quadratics",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -134,20 +134,8 @@ def from_file(
             f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
             "mfdl.tasks.load."
         )
-    options = TableOptions(
-        target=target,
-        kind=kind,
-        classes=classes,
-        features=features,
-        drop=drop,
-        node=node,
-        test=test,
-        test_fraction=test_fraction,
-        ranges=ranges,
-        model=model,
-    )
-    records = read_records(text, options)
-    return task_of_records(records, graph, partition, model, hidden)
+    options = TableOptions(target, kind, classes, features, drop, node, test, test_fraction, ranges, model)
+    return task_of_records(read_records(text, options), graph, partition, model, hidden)
 
 
 def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:

@@ -195,14 +195,11 @@ def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
 
     Raises: InvalidInput: another text, a file that cannot be read, another number of features.
     """
-    chosen: Preconditioner = (
-        spec
-        if isinstance(spec, Preconditioner)
-        else PRECONDITIONERS.make(
-            check.text("'power:0.5'", precondition=spec),
-            num_features=check.integer_at_least(1, num_features=num_features),
-        )
-    )
+    if isinstance(spec, Preconditioner):
+        chosen = spec
+    else:
+        count = check.integer_at_least(1, num_features=num_features)
+        chosen = PRECONDITIONERS.make(check.text("'power:0.5'", precondition=spec), num_features=count)
     if chosen.num_features != num_features:
         raise InvalidInput(f"the preconditioner is for {chosen.num_features} features, and there are {num_features}.")
     return chosen
