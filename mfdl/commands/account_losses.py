@@ -47,6 +47,7 @@ NON_ADAPTIVE_ONLY = (
 )
 
 Nodes = tuple[int, ...]
+SQUARES = ("sensitivity_squared", "adaptive_sensitivity_squared")
 
 
 def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
@@ -210,25 +211,16 @@ class Account:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
 
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
-        hops = self.named.distances(attackers)
+        hops, delta = self.named.distances(attackers), self.config.delta
         rows: list[dict[str, Any]] = []
         for loss in self.losses[attackers]:
             mu, adaptive = self.mu(loss, False), self.mu(loss, True)
-            rows.append(
-                {
-                    "victim": name_of(loss.victim, self.named.labels),
-                    "distance": self.named.distance(loss.victim, hops),
-                    "sensitivity_squared": json_number(loss.sensitivity_squared),
-                    "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
-                    "mu": json_number(mu),
-                    "mu_adaptive": json_number(adaptive),
-                    "epsilon": json_number(_epsilon(mu, self.config.delta)),
-                    "epsilon_adaptive": json_number(_epsilon(adaptive, self.config.delta)),
-                    "bound": loss.bound,
-                    "adaptive_bound": loss.adaptive_bound,
-                    "adaptive_by": loss.adaptive_by,
-                }
-            )
+            row: dict[str, Any] = {"victim": name_of(loss.victim, self.named.labels)}
+            row["distance"] = self.named.distance(loss.victim, hops)
+            numbers = {name: getattr(loss, name) for name in SQUARES} | {"mu": mu, "mu_adaptive": adaptive}
+            numbers |= {"epsilon": _epsilon(mu, delta), "epsilon_adaptive": _epsilon(adaptive, delta)}
+            row |= {name: json_number(number) for name, number in numbers.items()}
+            rows.append(row | {name: getattr(loss, name) for name in ("bound", "adaptive_bound", "adaptive_by")})
         return rows
 
     def _sentence(self) -> str:
@@ -311,12 +303,11 @@ class SecretAccount:
 
     def _rows(self) -> list[dict[str, Any]]:
         hops = self.named.distances(self.attackers)
-        without = ("sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive")
         return [
             {
                 "victim": self.named.labels[u],
                 "distance": hops.get(u),
-                **dict.fromkeys(without),
+                **dict.fromkeys((*SQUARES, "mu", "mu_adaptive")),
                 **dict.fromkeys(("epsilon", "epsilon_adaptive"), json_number(epsilon)),
                 **dict.fromkeys(("bound", "adaptive_bound"), "upper"),
                 "adaptive_by": self.rule,

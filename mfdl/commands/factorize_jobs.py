@@ -200,15 +200,10 @@ class Job:
             with self.progress.status(f"factorizing {n} nodes"):
                 return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
         grouped = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
-        return factorization.optimal_covariance(
-            self.dynamics,
-            groups=[list(range(n))] if self.groups is None and grouped else self.groups,
-            coalition_size=config.coalition,
-            method="newton" if config.solver == "dense" else config.solver,
-            progress=self.progress,
-            **self.limits,
-            **common,
-        )
+        groups = [list(range(n))] if self.groups is None and grouped else self.groups
+        common |= {"method": "newton" if config.solver == "dense" else config.solver, "progress": self.progress}
+        common |= {"coalition_size": config.coalition, **self.limits}
+        return factorization.optimal_covariance(self.dynamics, groups=groups, **common)
 
     def _over_both(self) -> SpatioTemporalFactorization:
         scheme, common = self.participation, {**self.counted, **self.limits, "progress": self.progress}

@@ -29,7 +29,7 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
-from .account_losses import Account, Nodes, SecretAccount
+from .account_losses import SQUARES, Account, Nodes, SecretAccount
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -51,23 +51,11 @@ def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
     by_node[list(account.epsilons)] = list(account.epsilons.values())
     at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
     measure = f"ε at δ = {answer['delta']:g}"
-    curve = pictures.Curve(
-        pictures.NON_ADAPTIVE,
-        account.config.participation,
-        "also for adaptive gradients",
-        at,
-        np.array(list(account.epsilons.values())),
-    )
-    title = (
-        f"Privacy loss of each node to {who}"
-        if who
-        else f"Privacy loss of each node under trust model {answer['trust']}"
-    )
-    words: dict[str, Any] = {
-        "title": title,
-        "caption": f"The guarantee is {account.guarantee.sentence()}.",
-        "measure": measure,
-    }
+    losses, name = np.array(list(account.epsilons.values())), account.config.participation
+    curve = pictures.Curve(pictures.NON_ADAPTIVE, name, "also for adaptive gradients", at, losses)
+    title = f"Privacy loss of each node {f'to {who}' if who else 'under trust model ' + answer['trust']}"
+    caption = f"The guarantee is {account.guarantee.sentence()}."
+    words: dict[str, Any] = {"title": title, "caption": caption, "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     write_figure(folder, "account", plot([curve], **words))
     write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **words))
@@ -97,7 +85,7 @@ class Pictures:
                 "mu": functools.partial(self.mu, adaptive=False),
                 "mu_adaptive": functools.partial(self.mu, adaptive=True),
             }
-            of |= {name: operator.attrgetter(name) for name in ("sensitivity_squared", "adaptive_sensitivity_squared")}
+            of |= {name: operator.attrgetter(name) for name in SQUARES}
             arrays: Any = {name: pairwise_matrix(single, self.algorithm.num_nodes, value) for name, value in of.items()}
             buffer = io.BytesIO()
             np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)

@@ -137,14 +137,8 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
     same |= {name: config.numbers(name) for name in ("batches", "epochs", "gossip_rounds")}
     assert config.records is not None
     privacy = Privacy(options.named_trust(config), **config.values("adjacency", "clip_norm", "release"))
-    result = planning.plan(
-        gossip,
-        config.records,
-        privacy,
-        delta=None if config.epsilon is None else config.delta,
-        participations=config.participations or None,
-        **same,
-    )
+    same |= {"delta": None if config.epsilon is None else config.delta, "participations": config.participations or None}
+    result = planning.plan(gossip, config.records, privacy, **same)
     around = circumstances(config, graph, gossip)
     if out is not None:
         result.save(out, **around)

@@ -179,12 +179,8 @@ class ComparedRun:
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
-        (cell,) = (
-            c
-            for c in comparison_cells(self.plan.config, self.plan.shared)
-            if (c.mechanism, c.seed) == (self.name, chosen)
-        )
-        if not self.store.is_finished(cell):
+        cells = {(c.mechanism, c.seed): c for c in comparison_cells(self.plan.config, self.plan.shared)}
+        if not self.store.is_finished(cells[self.name, chosen]):
             raise InvalidInput(
                 "the graph, task or mechanism is another one than when it was compared (a file may have changed): the "
                 "models would not be those of the table. Call mfdl.compare again."

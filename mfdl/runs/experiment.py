@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
 USUAL = {
-    **dict.fromkeys(
-        ("metrics", "lr_schedule", "clip_schedule", "curvature", "precondition", "step_rule", "ranks", "design")
-    ),
-    "sampling_rate": None,
+    **dict.fromkeys(("metrics", "lr_schedule", "clip_schedule", "curvature", "precondition", "step_rule", "ranks")),
+    **dict.fromkeys(("design", "sampling_rate")),
     "release_model": "last",
     "participation": "cyclic",
     "gossip_rounds": 1,

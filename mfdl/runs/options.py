@@ -241,11 +241,7 @@ class Config:
     def options(self) -> dict[str, Any]:
         """The given values by name of the option; JSON-ready, and `load` reads them back."""
         values = {option.flags[0].lstrip("-"): getattr(self, name) for name, (_, option, _) in self.fields().items()}
-        return {
-            flag: str(value) if isinstance(value, Path) else value
-            for flag, value in values.items()
-            if value is not None and value != ()
-        }
+        return {flag: str(v) if isinstance(v, Path) else v for flag, v in values.items() if v is not None and v != ()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -177,11 +177,5 @@ def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip
     """Inputs that every answer names."""
     from .. import graphs
 
-    return {
-        "graph": label_of(config.graph),
-        "graph_hash": graphs.content_hash(graph),
-        "gossip": gossip.name,
-        "nodes": gossip.num_nodes,
-        "versions": versions(),
-        "config": config.options(),
-    }
+    network = {"graph": label_of(config.graph), "graph_hash": graphs.content_hash(graph), "gossip": gossip.name}
+    return {**network, "nodes": gossip.num_nodes, "versions": versions(), "config": config.options()}

@@ -247,8 +247,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "config": cell.options,
         "mechanism": cell.mechanism,
         "label": label_of(cell.mechanism),
-        "trust": guarantee.trust,
-        "attacker": guarantee.attacker,
+        **{name: getattr(guarantee, name) for name in ("trust", "attacker")},
         "mu": json_number(guarantee.mu),
         "epsilon": json_number(guarantee.epsilon(config.delta)),
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
@@ -262,13 +261,10 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "steps": cell.num_steps,
         "participation": plan.participation.scheme,
         "guarantee": run.statement(config.delta),
-        "noise_std": mechanism.noise_std,
-        "injected_noise_std": mechanism.injected_noise_std,
+        **{name: getattr(mechanism, name) for name in ("noise_std", "injected_noise_std")},
         "sensitivity": result_sensitivity(mechanism),
-        "untrained_loss": json_number(seed.untrained_loss),
-        "untrained_accuracy": json_number(seed.untrained_accuracy),
-        "chance_loss": json_number(run.chance_loss),
-        "chance_accuracy": json_number(run.chance_accuracy),
+        **{name: json_number(getattr(seed, name)) for name in ("untrained_loss", "untrained_accuracy")},
+        **{name: json_number(getattr(run, name)) for name in ("chance_loss", "chance_accuracy")},
     }
 
 
@@ -328,20 +324,12 @@ def run_missing(
     if len(wanted) < len(cells):
         report(sum(cell.num_steps for cell in cells if cell not in wanted), "finished earlier")
     call, place = (time.time_ns(), os.getpid()), store.folder.absolute()
-    jobs = [
-        CellJob(
-            batch,
-            tuple(cell.hash for cell in batch),
-            tuple(cell in wanted for cell in batch),
-            call,
-            place,
-            tuple((mechanisms or {}).get(cell) for cell in batch),
-            checkpoints,
-            strict,
-        )
-        for batch in in_good_order(batches(cells, 1 if checkpoints is not None else None))
-        if not wanted.isdisjoint(batch)
-    ]
+    jobs = []
+    for batch in in_good_order(batches(cells, 1 if checkpoints is not None else None)):
+        if not wanted.isdisjoint(batch):
+            hashes, lacking = tuple(cell.hash for cell in batch), tuple(cell in wanted for cell in batch)
+            chosen = tuple((mechanisms or {}).get(cell) for cell in batch)
+            jobs.append(CellJob(batch, hashes, lacking, call, place, chosen, checkpoints, strict))
     left = {job.cells[0]: job.steps for job in jobs}
     if jobs:
         report(0, f"{len(wanted)} of {len(cells)} runs to train, first {described(jobs[0].cells[0])}")

@@ -123,11 +123,7 @@ NOT_PRIVATE = tuple(column.name for column in COLUMNS if not column.private)
 
 def names(place: str = "", level: str = "") -> tuple[str, ...]:
     """Columns of a place or level, in order."""
-    return tuple(
-        column.name
-        for column in COLUMNS
-        if (not place or place in column.places) and (not level or column.level == level)
-    )
+    return tuple(c.name for c in COLUMNS if place in ("", *c.places) and level in ("", c.level))
 
 
 def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[str, Any]:

@@ -116,13 +116,9 @@ class Executor:
             self.rounds_of_step[step].append(kinds[kind])
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
-        self._model, self._state_from_start = (
-            (torch_map(matrix), seen)
-            for matrix, seen in (
-                self.share.single_map(algorithm.model_from_state, "nodes", "state"),
-                self.share.single_map(start, "state", "nodes"),
-            )
-        )
+        single = self.share.single_map
+        held = single(algorithm.model_from_state, "nodes", "state"), single(start, "state", "nodes")
+        self._model, self._state_from_start = ((torch_map(matrix), seen) for matrix, seen in held)
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""

@@ -126,11 +126,8 @@ class Judged:
                 reached = f"{mechanism.name} ({_in_words(Baseline(mechanism.loss or 0.0, mechanism.accuracy))})"
                 behind.setdefault((lost, self._knob(mechanism, stuck)), []).append(reached)
         sentences += [mechanism.remark for mechanism in self.ended if mechanism.remark]
-        sentences += [
-            f"{mechanism.name}: {mechanism.dropped} gradients were not finite and counted as zero."
-            for mechanism in self.ended
-            if mechanism.dropped
-        ]
+        dropped = ((m.name, m.dropped) for m in self.ended if m.dropped)
+        sentences += [f"{name}: {count} gradients were not finite and counted as zero." for name, count in dropped]
         return sentences + [
             f"Not below the loss of {lost}: {', '.join(who)}; {knob}." for (lost, knob), who in behind.items()
         ]

@@ -358,18 +358,12 @@ def is_private(mechanism: Mechanism) -> bool:
 
 def judged(runs: Sequence[Run]) -> Judged:
     """Runs of one task with the same seeds, compared with the untrained model and with chance."""
-    ended = [
-        Ended(
-            run.mechanism.algorithm.name,
-            is_private(run.mechanism),
-            run.final_test_losses,
-            [seed.final_accuracy for seed in run.seeds],
-            len(run.diverged_seeds),
-            shortsighted(run.mechanism.algorithm),
-            sum(seed.dropped_records for seed in run.seeds),
-        )
-        for run in runs
-    ]
+    ended = []
+    for run in runs:
+        algorithm, private = run.mechanism.algorithm, is_private(run.mechanism)
+        accuracies, diverged = [seed.final_accuracy for seed in run.seeds], len(run.diverged_seeds)
+        dropped, remark = sum(seed.dropped_records for seed in run.seeds), shortsighted(algorithm)
+        ended.append(Ended(algorithm.name, private, run.final_test_losses, accuracies, diverged, remark, dropped))
     first = runs[0]
     start = [_baseline(seed.untrained_loss, seed.untrained_accuracy) for seed in first.seeds]
     return Judged(ended, mean_baseline(start), _baseline(first.chance_loss, first.chance_accuracy))
@@ -406,17 +400,11 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
         raise InvalidInput("runs must hold at least one run.")
     names = [run.mechanism.algorithm.name for run in runs]
     verdict = judged(runs)
-    curves = [
-        Curves(
-            name,
-            look,
-            [seed.steps for seed in run.seeds],
-            [_values(seed, metric, run.task_name) for seed in run.seeds],
-            [seed.final(metric) for seed in run.seeds],
-            ended.accuracy if metric == "loss" else None,
-        )
-        for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True)
-    ]
+    curves = []
+    for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True):
+        steps, finals = [seed.steps for seed in run.seeds], [seed.final(metric) for seed in run.seeds]
+        values = [_values(seed, metric, run.task_name) for seed in run.seeds]
+        curves.append(Curves(name, look, steps, values, finals, ended.accuracy if metric == "loss" else None))
     levels = untrained_levels(verdict, metric)
     if ax is not None:
         return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)

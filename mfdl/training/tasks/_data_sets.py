@@ -309,19 +309,9 @@ def _task(
     kind: Kind = "classification",
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy,
 ) -> Task:
-    return from_module(
-        name,
-        graph_or_num_nodes,
-        kind=kind,
-        features=train[0],
-        targets=train[1],
-        test_features=test[0],
-        test_targets=test[1],
-        build_module=build_module,
-        loss=loss,
-        partition=partition,
-        public_constants=public_constants,
-    )
+    more: dict[str, Any] = {"features": train[0], "targets": train[1], "kind": kind, "build_module": build_module}
+    more |= {"test_features": test[0], "test_targets": test[1], "loss": loss, "partition": partition}
+    return from_module(name, graph_or_num_nodes, public_constants=public_constants, **more)
 
 
 FloatArray = NDArray[np.float64]

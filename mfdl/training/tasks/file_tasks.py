@@ -171,14 +171,12 @@ def task_of_records(
         partition = partitions.Fixed(_owners(records.node_labels, graph))
     public = records.classes_are_public or records.kind == "regression"
     word, build = _model(records, model, hidden)
+    names = ("kind", "features", "targets", "test_features", "test_targets")
+    same: dict[str, Any] = {name: getattr(records, name) for name in names}
     return from_module(
         f"{records.target}-{word}",
         graph,
-        kind=records.kind,
-        features=records.features,
-        targets=records.targets,
-        test_features=records.test_features,
-        test_targets=records.test_targets,
+        **same,
         build_module=build,
         loss=_squared_error if records.kind == "regression" else torch.nn.functional.cross_entropy,
         partition="uniform" if partition is None else partition,
@@ -210,11 +208,8 @@ def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     """The node index of each train record, by the labels of a graph or the numbers of its nodes."""
     given = graphs.of_name(graph)
-    nodes = (
-        graphs.labels(given)
-        if isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)
-        else range(node_count(given))
-    )
+    has_labels = isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)
+    nodes = graphs.labels(given) if has_labels else range(node_count(given))
     index = {str(label): at for at, label in enumerate(nodes)}
     for label in node_labels:
         if label not in index:
