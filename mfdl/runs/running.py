@@ -1,7 +1,6 @@
 """Cells to records: cells that a store lacks are run, by any engine, and stored as soon as they are finished.
 
-A job trains cells together that differ in seed and learning rate. `sweep` goes from a config to its table: rates are
-tuned first if there is a table of tuning, then every cell is run.
+`sweep` goes from a config to its table: rates are tuned first if there is a table of tuning, then every cell is run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """replay: train with a mechanism on a task, all nodes at once, and evaluate.
 
 The accounted algorithm runs: its maps by `Executor`, its noise by `noise_stream`; what the guarantee does not cover is
-refused (`replay_config`). One seed is a `SeedReplay`. Runs whose algorithms are the same but for constants on inputs
-(`input_scales`) train together (`BatchedRuns`): R runs are R blocks of columns of one state, so gradients of all nodes
-of all runs are taken in one call. Each equals the run alone up to rounding, with the same noise; no map mixes columns
-and no gradient mixes nodes, so a run that diverges leaves the others alone.
+refused (`replay_config`). Runs whose algorithms are the same but for constants on inputs (`input_scales`) train
+together (`BatchedRuns`), R runs as R blocks of columns of one state. Each equals the run alone up to rounding, with the
+same noise; no map mixes columns and no gradient mixes nodes, so a run that diverges leaves the others alone.
 """
 
 from __future__ import annotations

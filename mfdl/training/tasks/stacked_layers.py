@@ -1,9 +1,8 @@
 """Forward passes of all nodes and records at once, for chains of known layers; fused calls for torch.func.
 
 A module that is exactly a `Linear`, or a `Sequential` of such layers, of functions of single entries and `Flatten`, is
-computed by one product a layer, with input and output of each: no operation mixes records, as the types of the layers
-show. Any other module, and one with hooks, is left to vmap, for which the fused calls of recurrent layers and attention
-are written out (`written_out`), equal up to rounding.
+computed by one product a layer. Any other module, and one with hooks, is left to vmap, for which the fused calls of
+recurrent layers and attention are written out (`written_out`), equal up to rounding.
 """
 
 from __future__ import annotations
