@@ -4,7 +4,7 @@ No guarantee covers these test metrics. A mechanism beats a baseline if its mean
 and no seed diverged. The advice is the first of these rules that applies:
 
 - seeds diverged: a lower learning rate;
-- without noise the untrained model is not beaten: a lower rate where the loss went up, else more epochs or a larger one;
+- without noise the untrained model is not beaten: a lower rate if the loss went up, else more epochs or a larger one;
 - noise carries models more than `STILL` above the untrained loss, or without noise both baselines are beaten: a lower
   learning rate, a smaller clipping norm or a larger mu (epsilon);
 - else more epochs, a larger learning rate or a larger mu (epsilon).
