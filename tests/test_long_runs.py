@@ -12,7 +12,7 @@ import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
-from mfdl.commands import account_options as command
+from mfdl.commands import configs as command
 from mfdl.commands import main
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import factorize, factorize_long
