@@ -56,6 +56,8 @@ def blank_pictures(monkeypatch):
     """Comparisons write empty pictures, for tests that look at none: half of the time of a small comparison."""
     from matplotlib.figure import Figure
 
+    from mfdl.runs import comparing
+
     monkeypatch.setattr(comparing, "plot_comparison", lambda *_: Figure())
 
 

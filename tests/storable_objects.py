@@ -7,7 +7,7 @@ from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip, noise, par
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.privacy.gram_sensitivity import Sensitivity
 from mfdl.released import ReleasedModel
-from mfdl.runs.columns import RunSteps
+from mfdl.runs.store import RunSteps
 from mfdl.training.run import SeedRun
 from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization

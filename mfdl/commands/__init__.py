@@ -1,10 +1,8 @@
-"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `plan`, `compare`, `sweep`, `report`,
-`mechanisms`, `trust`, `data`, `graph`, and the commands of other packages (`mfdl.extensions`).
+"""The command line: `mfdl account`, `compare`, `sweep` and others, with those of other packages (`mfdl.extensions`).
 
-A table or one JSON value goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a claim's verdict is not the
-one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line says what to change), 3 a
-solver stopped before its tolerance, 130 interrupted. Commands import the layers below when they run, so that
-`mfdl --help` stays fast.
+A table or one JSON value goes to stdout, everything else to stderr. Exit codes: 0 done; 1 an audit refutes a claim,
+cells of a sweep failed, or a verdict is not the one on record; 2 bad input; 3 a solver stopped before its tolerance;
+130 interrupted. Commands import the layers below when they run.
 """
 
 from __future__ import annotations
@@ -31,6 +29,10 @@ from . import account, attack, audit, factorize, listing, plan, sweep
 __all__ = ["app", "main"]
 
 
+_SETTINGS: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+"""Of typer: rich markup would cost 0.1 s at every start."""
+
+
 class _Commands(TyperGroup):
     """Sub-commands of this package and of others; misspelt names are answered with the nearest one.
 
@@ -46,7 +48,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands or cmd_name not in extensions.names(extensions.COMMANDS):
             return super().get_command(ctx, cmd_name)
-        added = _typer(name=cmd_name)
+        added = typer.Typer(name=cmd_name, **_SETTINGS)
         added.command(cmd_name)(extensions.load(extensions.COMMANDS, cmd_name))
         return typer.main.get_command(added)
 
@@ -56,20 +58,12 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _typer(**settings: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # rich markup costs 0.1 s at every start
-        **settings,
-    )
-
-
-app = _typer(
-    cls=_Commands,
-    context_settings={"token_normalize_func": spelled},
+app = typer.Typer(
     name="mfdl",
     help="Differentially private decentralized learning as matrix factorization.",
+    cls=_Commands,
+    context_settings={"token_normalize_func": spelled},
+    **_SETTINGS,
 )
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, sweep.compare, sweep.sweep,
@@ -158,7 +152,6 @@ def _drop_the_answer() -> None:
 
 
 def _in_words(error: Any, arguments: Sequence[str]) -> str:
-    """A refusal of the options, as sentences; a number of the wrong kind is named."""
     message = str(error.format_message()).strip()
     wanted = next((words for kind, words in _NUMBERS.items() if kind in message), None)
     if wanted is not None:

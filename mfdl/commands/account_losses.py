@@ -1,7 +1,6 @@
 """Answers of `mfdl account`: losses of every victim, for one attacking set or for every node as the attacker.
 
-An `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready. Secret batches have epsilon at delta
-of every victim and no mu: epsilon for non-adaptive gradients is that for training, and mu and sensitivities are null.
+With secret batches mu and sensitivities are null, and epsilon for non-adaptive gradients is that for training.
 """
 
 from __future__ import annotations
@@ -48,13 +47,11 @@ NON_ADAPTIVE_ONLY = (
 )
 
 Nodes = tuple[int, ...]
+SQUARES = ("sensitivity_squared", "adaptive_sensitivity_squared")
 
 
 def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
-    """Losses of every victim.
-
-    Raises: InvalidInput: nodes that are not in the graph, before any work.
-    """
+    """Losses of every victim. Raises: InvalidInput: nodes that are not in the graph, before any work."""
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
@@ -77,16 +74,10 @@ def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
 def _losses(
     config: AccountConfig, algorithm: LinearAlgorithm, named: Named, victims: Sequence[int] | None, progress: Silent
 ) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimSensitivity]]]:
-    """Trust models and losses of all victims, by attacking nodes."""
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
-        accounting: dict[str, Any] = {
-            "victims": victims,
-            "jobs": config.jobs,
-            "progress": progress,
-            **config.accounting,
-        }
-        each = pairwise_losses(algorithm, lambda v: models[(v,)], **accounting)
+        more: dict[str, Any] = {"victims": victims, "jobs": config.jobs, "progress": progress}
+        each = pairwise_losses(algorithm, lambda v: models[(v,)], **more, **config.accounting)
         if not any(each.values()):
             raise InvalidInput("no victim is left: every node that was named is an attacker.")
         return models, {(v,): losses for v, losses in each.items()}
@@ -220,25 +211,16 @@ class Account:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
 
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
-        hops = self.named.distances(attackers)
+        hops, delta = self.named.distances(attackers), self.config.delta
         rows: list[dict[str, Any]] = []
         for loss in self.losses[attackers]:
             mu, adaptive = self.mu(loss, False), self.mu(loss, True)
-            rows.append(
-                {
-                    "victim": victim_name(loss.victim, self.named.labels),
-                    "distance": self.named.distance(loss.victim, hops),
-                    "sensitivity_squared": json_number(loss.sensitivity_squared),
-                    "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
-                    "mu": json_number(mu),
-                    "mu_adaptive": json_number(adaptive),
-                    "epsilon": json_number(_epsilon(mu, self.config.delta)),
-                    "epsilon_adaptive": json_number(_epsilon(adaptive, self.config.delta)),
-                    "bound": loss.bound,
-                    "adaptive_bound": loss.adaptive_bound,
-                    "adaptive_by": loss.adaptive_by,
-                }
-            )
+            row: dict[str, Any] = {"victim": victim_name(loss.victim, self.named.labels)}
+            row["distance"] = self.named.distance(loss.victim, hops)
+            numbers = {name: getattr(loss, name) for name in SQUARES} | {"mu": mu, "mu_adaptive": adaptive}
+            numbers |= {"epsilon": _epsilon(mu, delta), "epsilon_adaptive": _epsilon(adaptive, delta)}
+            row |= {name: json_number(number) for name, number in numbers.items()}
+            rows.append(row | {name: getattr(loss, name) for name in ("bound", "adaptive_bound", "adaptive_by")})
         return rows
 
     def _sentence(self) -> str:
@@ -292,7 +274,6 @@ class SecretAccount:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """The content of results.json."""
         labels, epsilons = self.named.labels, list(self.epsilons.values())
         worst = json_number(max(epsilons))
         return {
@@ -322,12 +303,11 @@ class SecretAccount:
 
     def _rows(self) -> list[dict[str, Any]]:
         hops = self.named.distances(self.attackers)
-        without = ("sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive")
         return [
             {
                 "victim": self.named.labels[u],
                 "distance": hops.get(u),
-                **dict.fromkeys(without),
+                **dict.fromkeys((*SQUARES, "mu", "mu_adaptive")),
                 **dict.fromkeys(("epsilon", "epsilon_adaptive"), json_number(epsilon)),
                 **dict.fromkeys(("bound", "adaptive_bound"), "upper"),
                 "adaptive_by": self.rule,

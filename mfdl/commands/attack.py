@@ -166,7 +166,6 @@ def run_attack(
 
 
 def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustModel) -> Mechanism:
-    """The mechanism of a given noise, or the one calibrated to mu."""
     from .. import noise_scale
     from ..privacy.questions import Privacy
 
@@ -218,7 +217,6 @@ def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> d
 
 
 def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Title and answer of each panel."""
     titled = [("Without noise", answer["without_noise"])]
     if "with_noise" in answer:
         title = f"{answer['mechanism']}, base noise std {answer['with_noise']['noise_std']:.4g}"

@@ -95,7 +95,6 @@ class AuditConfig(TakesPart, OnGraph):
         self._require_one_run(typed)
 
     def _require_one_run(self, typed: Collection[str]) -> None:
-        """Refuses what one run cannot audit, and options of one run without it."""
         if not self.one_run:
             for name in ("canaries", "patterns"):
                 if (value := getattr(self, name)) is not None:

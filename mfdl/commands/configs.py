@@ -111,7 +111,6 @@ class AccountConfig(TakesPart, OnGraph):
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 
     def _check_owners(self) -> None:
-        """Raises: InvalidInput: options that records of several owners do not have."""
         if self.owners is None:
             if self.same_steps:
                 raise InvalidInput("--same-steps says how several owners use a record; give --owners, or leave it out.")
@@ -151,13 +150,7 @@ SECRET = "mafalda-bins"
 TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("kronecker", "per-mode", "joint")
-FORMS = (
-    "toeplitz",
-    "banded",
-    "buffered",
-    "inverse",
-    "banded-inverse",
-)  # as of long_runs, by a test
+FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as of long_runs, by a test
 BIN_FORMS = FORMS[:2]  # those that are searched for balls-in-bins too
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
@@ -363,5 +356,4 @@ class FactorizeConfig(OnGraph):
 
     @property
     def over_time(self) -> bool:
-        """Whether noise is over steps alone."""
         return self.mechanism not in SPATIAL + BOTH

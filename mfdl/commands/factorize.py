@@ -35,12 +35,13 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
 def _show(answer: dict[str, Any], out: Path | None) -> None:
     table = terminal.table(("", " "), title=f"{answer['mechanism']} on {answer['graph']}", right=(" ",))
     table.show_header = False
+    bar = f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
     rows = {
         "nodes": f"{answer['nodes']:,}",
         **_shape(answer),
         "gossip": answer["gossip"],
         "counted_models": answer["counted_models"],
-        "objective": _number(answer["objective"]) + _bar(answer),
+        "objective": _number(answer["objective"]) + bar,
         **({} if _error_hides_gap(answer) else {"lower bound": _number(answer["lower_bound"])}),
         "gap": "within the error of the estimate" if _error_hides_gap(answer) else _percent(answer["gap"]) or "inf",
         "status": answer["status"],
@@ -56,7 +57,6 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
 
 
 def _shape(answer: dict[str, Any]) -> dict[str, str]:
-    """Rows that only some mechanisms have."""
     rows = {}
     if answer["steps"] is not None:
         rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
@@ -85,11 +85,6 @@ def _number(value: float | str | None) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.1f}" if value >= 1e4 else f"{value:.6g}"
-
-
-def _bar(answer: dict[str, Any]) -> str:
-    """The error bar of an estimated objective."""
-    return f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
 
 
 def _error_hides_gap(answer: dict[str, Any]) -> bool:

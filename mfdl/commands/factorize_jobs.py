@@ -67,14 +67,8 @@ def run_factorize(
         "gossip": gossip.name,
     }
     if out is not None:
-        header = {
-            **shared,
-            "gossip_hash": gossip.content_hash,
-            "node_labels": [str(label) for label in gossip.labels],
-            **of_bins,
-            "versions": versions(),
-        }
-        _save(out, job, certified, grams, header)
+        header = {**shared, "gossip_hash": gossip.content_hash, "node_labels": [*map(str, gossip.labels)], **of_bins}
+        _save(out, job, certified, grams, header | {"versions": versions()})
     return {
         **shared,
         "nodes": gossip.num_nodes,
@@ -90,13 +84,9 @@ def run_factorize(
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
     """The target, its noise, its errors, and every attempted correlation."""
+    names = ("correlation", "objective", "lower_bound")
     tried = [
-        {
-            "correlation": best.correlation,
-            "noise_std": json_number(std),
-            "objective": best.objective,
-            "lower_bound": best.lower_bound,
-        }
+        {"noise_std": json_number(std), **{name: getattr(best, name) for name in names}}
         for _, std, best in solved.tried
     ]
     return {
@@ -109,7 +99,6 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
 
 
 def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
-    """Facts of some kinds of factorization."""
     if isinstance(solved, SpatialFactorization):
         return {
             **dict.fromkeys(("steps", "epochs", "period")),
@@ -152,8 +141,6 @@ Solved = Certified | BallsInBinsFactorization
 
 
 class Job:
-    """One config on its gossip matrix, ready to be solved."""
-
     def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
         self.config, self.groups, self.progress = config, groups, progress
         self.dynamics = Dynamics(
@@ -199,17 +186,10 @@ class Job:
     def _solve_form(self, form: str) -> StructuredFactorization:
         require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
-        limit: dict[str, Any] = {"max_iterations": config.max_iterations}
-        return factorization.factorize_long(
-            self.dynamics,
-            self.participation,
-            form=form,
-            bandwidth=config.bandwidth,
-            buffers=config.buffers,
-            **(limit if config.max_iterations != type(config).max_iterations else {}),
-            progress=self.progress,
-            **self.counted,
-        )
+        more: dict[str, Any] = {**self.counted, **config.values("bandwidth", "buffers"), "progress": self.progress}
+        if config.max_iterations != type(config).max_iterations:
+            more |= config.values("max_iterations")
+        return factorization.factorize_long(self.dynamics, self.participation, form=form, **more)
 
     def _over_nodes(self) -> SpatialFactorization:
         config, n = self.config, self.dynamics.num_nodes
@@ -220,15 +200,10 @@ class Job:
             with self.progress.status(f"factorizing {n} nodes"):
                 return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
         grouped = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
-        return factorization.optimal_covariance(
-            self.dynamics,
-            groups=[list(range(n))] if self.groups is None and grouped else self.groups,
-            coalition_size=config.coalition,
-            method="newton" if config.solver == "dense" else config.solver,
-            progress=self.progress,
-            **self.limits,
-            **common,
-        )
+        groups = [list(range(n))] if self.groups is None and grouped else self.groups
+        common |= {"method": "newton" if config.solver == "dense" else config.solver, "progress": self.progress}
+        common |= {"coalition_size": config.coalition, **self.limits}
+        return factorization.optimal_covariance(self.dynamics, groups=groups, **common)
 
     def _over_both(self) -> SpatioTemporalFactorization:
         scheme, common = self.participation, {**self.counted, **self.limits, "progress": self.progress}
@@ -258,13 +233,14 @@ class Job:
                 "evaluates encoders over time. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
         C = np.asarray(noise.written.array)
-        return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
+        if noise.shared:
+            return self._judged_shared(C)
+        per_node, grams = self._best_per_node()
+        bounds = [node.lower_bound for node in per_node.nodes]
+        return factorization.nodes.evaluate_nodes(grams, self.participation, C, lower_bounds=bounds), grams
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray | None]:
-        limits = {
-            **self.limits,
-            "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE),
-        }
+        limits = {**self.limits, "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE)}
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
             return self._judged_shared(solved.encoder)
@@ -298,11 +274,6 @@ class Job:
         best = solve(self.dynamics, self.participation, **options)
         counted = Setting(self.dynamics, self.participation, **self.counted).noise_objective
         return best, np.stack(list(counted.over_steps_of_nodes()))
-
-    def _judged_per_node(self, encoders: FloatArray) -> tuple[NodeFactorizations, FloatArray]:
-        best, grams = self._best_per_node()
-        bounds = [node.lower_bound for node in best.nodes]
-        return factorization.nodes.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
 
 
 def _error_gram(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:

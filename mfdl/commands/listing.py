@@ -18,12 +18,8 @@ from . import terminal
 if TYPE_CHECKING:
     from ..training.tasks.file_tasks import FileSummary
 
-trust = typer.Typer(
-    help="Trust models: what an attacker sees and knows.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+SAME: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "rich_markup_mode": None}
+trust = typer.Typer(help="Trust models: what an attacker sees and knows.", **SAME)
 
 
 def mechanisms(
@@ -68,7 +64,6 @@ def _list(rows: list[dict[str, Any]]) -> None:
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Every paper once, below the names of its mechanisms as comments of BibTeX."""
     bibliographies = extensions.every(extensions.CITATIONS)
     if not bibliographies:
         raise InvalidInput(
@@ -123,15 +118,10 @@ def explain(
     if as_json:
         terminal.as_one_json_value(words)
         return
-    lines = {
-        "attacker": words["attacker"],
-        "messages seen": words["seen"],
-        "gradients known": words["gradients_known"],
-        "noise known": words["noise_known"],
-        "released models": words["release"],
-        "options": " or ".join(words["options"]) or "none needed",
-    }
-    terminal.explain(f"{name}:", lines)
+    named = {"messages seen": "seen", "gradients known": "gradients_known", "noise known": "noise_known"}
+    named = {"attacker": "attacker", **named, "released models": "release"}
+    lines = {line: words[key] for line, key in named.items()}
+    terminal.explain(f"{name}:", {**lines, "options": " or ".join(words["options"]) or "none needed"})
 
 
 def _words(name: str) -> dict[str, Any]:
@@ -151,8 +141,7 @@ def _words(name: str) -> dict[str, Any]:
 app = typer.Typer(help="List and fetch the public data files, inspect your own.", no_args_is_help=True)
 
 DataHome = Annotated[
-    Path | None,
-    typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder."),
+    Path | None, typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder.")
 ]
 STATES = {True: "verified", False: "WRONG CONTENT", None: "present"}
 SHOWN_COLUMNS = 40

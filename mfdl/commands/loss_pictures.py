@@ -29,7 +29,7 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
-from .account_losses import Account, Nodes, SecretAccount
+from .account_losses import SQUARES, Account, Nodes, SecretAccount
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -51,23 +51,11 @@ def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
     by_node[list(account.epsilons)] = list(account.epsilons.values())
     at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
     measure = f"ε at δ = {answer['delta']:g}"
-    curve = pictures.Curve(
-        pictures.NON_ADAPTIVE,
-        account.config.participation,
-        "also for adaptive gradients",
-        at,
-        np.array(list(account.epsilons.values())),
-    )
-    title = (
-        f"Privacy loss of each node to {who}"
-        if who
-        else f"Privacy loss of each node under trust model {answer['trust']}"
-    )
-    words: dict[str, Any] = {
-        "title": title,
-        "caption": f"The guarantee is {account.guarantee.sentence()}.",
-        "measure": measure,
-    }
+    losses, name = np.array(list(account.epsilons.values())), account.config.participation
+    curve = pictures.Curve(pictures.NON_ADAPTIVE, name, "also for adaptive gradients", at, losses)
+    title = f"Privacy loss of each node {f'to {who}' if who else 'under trust model ' + answer['trust']}"
+    caption = f"The guarantee is {account.guarantee.sentence()}."
+    words: dict[str, Any] = {"title": title, "caption": caption, "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     write_figure(folder, "account", plot([curve], **words))
     write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **words))
@@ -97,7 +85,7 @@ class Pictures:
                 "mu": functools.partial(self.mu, adaptive=False),
                 "mu_adaptive": functools.partial(self.mu, adaptive=True),
             }
-            of |= {name: operator.attrgetter(name) for name in ("sensitivity_squared", "adaptive_sensitivity_squared")}
+            of |= {name: operator.attrgetter(name) for name in SQUARES}
             arrays: Any = {name: pairwise_matrix(single, self.algorithm.num_nodes, value) for name, value in of.items()}
             buffer = io.BytesIO()
             np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)
@@ -162,7 +150,6 @@ class Pictures:
 
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
-        """Published losses about these attackers, known to other packages."""
         privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
         return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
 
@@ -186,7 +173,6 @@ class Pictures:
         return ", ".join(self.labels[v] for v in inside)
 
     def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
-        """The finding of the picture, claimed only where it holds."""
         groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
@@ -206,11 +192,12 @@ class Pictures:
     def _setting(self) -> str:
         answer = self.answer
         mu, epsilon = rounded_up(answer["worst_mu_adaptive"]), rounded_up(answer["worst_epsilon_adaptive"])
+        released = "" if answer["release"] == "not applicable" else f", released models: {answer['release']}"
         return (
             f"{answer['mechanism']} on {answer['graph']} with {answer['nodes']} nodes, gossip {answer['gossip']}, "
             f"{self.algorithm.participation.describe()}, trust model {answer['trust']}, base noise std "
             f"{answer['noise_std']:.4g}, {answer['unit']} level, {answer['adjacency']} with clipping norm "
-            f"{answer['clip_norm']:g}{released_in_words(answer['release'])}. The largest adaptive privacy loss "
+            f"{answer['clip_norm']:g}{released}. The largest adaptive privacy loss "
             f"({self.account.worst_in_words()}) is mu = {mu}, epsilon = {epsilon} at delta = {answer['delta']:g}."
         )
 
@@ -223,11 +210,6 @@ class Pictures:
         if self.account.config.bound == "certified":
             words += " All are upper bounds."
         return words
-
-
-def released_in_words(release: str) -> str:
-    """Released models that the attacker sees, where they decide the losses."""
-    return "" if release == "not applicable" else f", released models: {release}"
 
 
 GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm
@@ -249,10 +231,7 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """One panel per answer side by side.
-
-    Args: panels: title and nodes of each; caption: below them.
-    """
+    """One panel per answer side by side. Args: panels: title and nodes of each; caption: below them."""
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
     foot = 0.55 + LINE_INCHES * len(lines)
@@ -270,7 +249,6 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
 
 
 def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
-    """The graph in given axes, which it returns."""
     ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
     spots, size = draw_edges(ax, graph)
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):

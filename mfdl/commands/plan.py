@@ -109,7 +109,6 @@ class PlanConfig(OnGraph):
             self.numbers(name)
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The whole numbers of an option that takes several."""
         texts = getattr(self, name)
         if not texts or not all(text.isdecimal() and 0 < int(text) <= options.MAX_STEPS for text in texts):
             raise InvalidInput(
@@ -135,19 +134,11 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         "epsilon", "mu", "mechanisms", "release_models", "max_steps", "polynomials",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
+    same |= {name: config.numbers(name) for name in ("batches", "epochs", "gossip_rounds")}
     assert config.records is not None
     privacy = Privacy(options.named_trust(config), **config.values("adjacency", "clip_norm", "release"))
-    result = planning.plan(
-        gossip,
-        config.records,
-        privacy,
-        delta=None if config.epsilon is None else config.delta,
-        batches=config.numbers("batches"),
-        epochs=config.numbers("epochs"),
-        gossip_rounds=config.numbers("gossip_rounds"),
-        participations=config.participations or None,
-        **same,
-    )
+    same |= {"delta": None if config.epsilon is None else config.delta, "participations": config.participations or None}
+    result = planning.plan(gossip, config.records, privacy, **same)
     around = circumstances(config, graph, gossip)
     if out is not None:
         result.save(out, **around)

@@ -62,6 +62,7 @@ def _table(result: dict[str, Any]) -> Table:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
     measured = result["config"].get("metrics", [])
+    keys = [result_key("final", name) for name in measured]
     numbers = [f"final test\nloss ± std\n({count} seeds)" if count > 1 else "final test loss\n(1 seed)", "accuracy"]
     numbers += ["sensitivity"] * (result["mu"] is not None) + ["injected\nnoise std"]
     numbers += ["objective"] * (with_objective := any(row["objective"] is not None for row in result["mechanisms"]))
@@ -78,13 +79,8 @@ def _table(result: dict[str, Any]) -> Table:
             f"{row['injected_noise_std']:.3g}",
             *[f"{objective:,.0f}{error}" if isinstance(objective, float) else str(objective)] * with_objective,
             *(
-                terminal.plus_minus(
-                    row[f"{result_key('final', name)}_mean"],
-                    row[f"{result_key('final', name)}_std"],
-                    count,
-                    ".1%" if is_accuracy(name) else ".3g",
-                )
-                for name in measured
+                terminal.plus_minus(row[f"{key}_mean"], row[f"{key}_std"], count, ".1%" if is_accuracy(name) else ".3g")
+                for name, key in zip(measured, keys, strict=True)
             ),
         )
     for name, mean in (("untrained", "_mean"), ("chance", "")):
@@ -100,7 +96,6 @@ def _grid(result: dict[str, Any]) -> Table:
 
 
 def _in_full(result: dict[str, Any]) -> list[str]:
-    """What the columns are, the loss first, and the guarantee field by field."""
     num_steps, released = result["steps"], result["config"].get("release_model")
     means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
     estimated = any("objective_error" in row for row in result["mechanisms"])
@@ -134,13 +129,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the sweep; default results/sweep.")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Parallel runs; default: one per core."),
-    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel runs; default: one per core.")] = None,
     engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME", help="joblib (processes, default) or dask."),
+        str | None, typer.Option("--engine", metavar="NAME", help="joblib (processes, default) or dask.")
     ] = None,
     scheduler: Annotated[
         str | None,

@@ -1,7 +1,6 @@
 """Commands from frozen configs: the fields are the options; tables and answers on the terminal.
 
-A config (`mfdl.runs.options`) and a function that runs it become a function as typer takes it, with `--config FILE`,
-one option per field, `--out` and `--json`. Flags win over the file, the file wins over the defaults.
+Flags win over `--config FILE`, the file wins over the defaults.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ def as_one_json_value(answer: Any) -> None:
 
 
 def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
-    """A table, sentences below it, and the folder of the files.
-
-    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first; a title may be wider than its
-    table.
-    """
+    """A table whose names up to `NAME_WIDTH` stay on one line, sentences below it, and the folder of the files."""
     for line in lines:
         if not isinstance(line, str):
             for column in line.columns:
@@ -151,8 +146,8 @@ def command(
 ) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """The decorated function gets the config and `out` first; its other parameters are options of this command alone.
 
-    Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several, of which the config
-    holds the first. A config with `typed` among its arguments gets the names of its typed fields.
+    Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several; of one with `typed`
+    among its arguments it passes the names of its typed fields.
 
     Args: out: the help of `--out`; default: its value.
     """

@@ -5,17 +5,7 @@ pooch and scikit-learn are imported inside functions: this package must stay che
 
 from .registered_files import a9a, california_housing, expand, femnist, fetch, home, mnist, names, status
 
-__all__ = [
-    "a9a",
-    "california_housing",
-    "expand",
-    "femnist",
-    "fetch",
-    "home",
-    "mnist",
-    "names",
-    "status",
-]
+__all__ = ["a9a", "california_housing", "expand", "femnist", "fetch", "home", "mnist", "names", "status"]
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,7 @@
 """The registry of public data files: each is fetched once, its checksum compared, and stored in the data folder.
 
-California housing and FEMNIST are fetched and written by other libraries: their bytes depend on the version of the
-library, without published checksums. FEMNIST, as Flower Datasets publishes it, is one Parquet file with a row for each
-image and the columns `image` (a PNG of 28 x 28 grey pixels, as `bytes` of a struct), `character` (0 to 61) and
+California housing and FEMNIST are written by other libraries, without checksums: their bytes depend on the version.
+FEMNIST is one Parquet file with the columns `image` (a PNG of 28 x 28 grey pixels), `character` (0 to 61) and
 `writer_id`.
 """
 
@@ -51,7 +50,6 @@ def home(data_home: Folder = None) -> Path:
 
 
 def way_out(missing_file: str, path: Path, name: str) -> str:
-    """The remedy for a file that cannot be fetched."""
     return (
         f"check the network, or put {missing_file} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
         f"that holds {name}."
@@ -72,12 +70,9 @@ FEMNIST_URL = f"https://huggingface.co/datasets/{FEMNIST_SOURCE}"
 
 
 def california_housing(data_home: Folder = None) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
-    """California housing as scikit-learn publishes it.
+    """California housing as scikit-learn publishes it, from its cache, a pickle: use only a data folder you trust.
 
-    scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you trust.
-
-    Returns: features (20640, 8) float64, targets (20640,) float64 (median house value in units of 100,000 dollars), and
-        the 8 feature names.
+    Returns: features (20640, 8) float64, targets (20640,) float64 in units of 100,000 dollars, the 8 feature names.
     Raises: InvalidInput: the file is absent and cannot be downloaded, or it cannot be read.
     """
     from sklearn.datasets import fetch_california_housing  # a second to import
@@ -114,10 +109,9 @@ def femnist(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """The records of the first writers of FEMNIST, as Flower Datasets publishes it.
 
-    Returns: images (N, 28, 28), uint8; characters 0 to 61, shape (N,), digits before capital and small letters; the
-        writer of each record, 0 to num_writers - 1, shape (N,).
-    Raises: InvalidInput: the file is absent and cannot be fetched (which needs the extra femnist), cannot be read, or
-        has fewer writers.
+    Returns: images (N, 28, 28), uint8; characters 0 to 61, shape (N,), digits before capital and small letters; writers
+        0 to num_writers - 1, shape (N,).
+    Raises: InvalidInput: the file cannot be fetched (extra femnist) or read, or has fewer writers.
     """
     return read_femnist(_femnist_path(home(data_home)), num_writers)
 
@@ -206,11 +200,8 @@ class DataFile:
     """One published file.
 
     Attributes:
-        relative_path: its name, below the data folder.
-        urls: tried in this order.
+        relative_path: its name, below the data folder. urls: tried in this order. size: bytes of the file; 0: unknown.
         sha256: of the file itself, of the member when it comes out of an archive.
-        description: one line for `mfdl data list`.
-        size: bytes of the file itself; 0: not known.
         archive_member: path inside the tar archive at `urls`, or None for a plain download.
     """
 
@@ -233,10 +224,7 @@ class FileStatus(NamedTuple):
 
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
-_MNIST = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+_MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 
 
 _MNIST_FILES = {  # sha256, bytes
@@ -320,12 +308,9 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
 def fetch(name: str, data_home: Folder = None) -> Path:
     """Path of a registered file with the right content, downloaded first if it is not there.
 
-    A download is moved to its place only after its checksum agreed, so no interrupted or wrong download is used.
-
     Args: name: one of `names()`; data_home: the data folder, see `home`.
-    Raises:
-        InvalidInput: unknown name; a file with another content in its place; no place could deliver the file
-            (each is named with its reason); the folder cannot be written.
+    Raises: InvalidInput: unknown name; another content in its place; no source delivered it; a folder without access.
+    Guarantees: no interrupted or wrong download is used.
     Cost: one pass over the file for its checksum, on every call.
     """
     folder = home(data_home)

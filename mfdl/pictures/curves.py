@@ -43,8 +43,7 @@ TITLE_WIDTH = 84  # characters that fit at the full size of a title
 class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
-    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss. The
-        argument `metric` of the drawing functions tells whether losses are accuracies.
+    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
     """
 
     label: str
@@ -171,7 +170,6 @@ def draw_over_steps(
 
 
 def _with_final(curve: Curves) -> Curves:
-    """The curve of a single mechanism, with its final value below its name."""
     accuracy = "" if curve.accuracy is None else f", accuracy {curve.accuracy:.0%}"
     final = "" if curve.mean is None else f"final {_in_digits(curve.mean)}{accuracy}"
     note = "\n".join(filter(None, (curve.look.note, final)))

@@ -111,8 +111,8 @@ def square_map(
 ) -> Figure:
     """For a page: a matrix with its colour bar below; infinite and unknown cells are empty.
 
-    Args: names: of rows and columns, drawn up to MAX_LABELLED; empty: they are steps, counted from 1, without numbers
-        in their cells. labels: of the axes, across and down. norm, text: as in `draw_matrix`.
+    Args: names: of rows and columns, drawn up to MAX_LABELLED; empty: steps from 1, without numbers in their cells.
+        labels: of the axes, across and down; norm, text: as in `draw_matrix`.
     """
     n, named = len(matrix), 0 < len(names) <= MAX_LABELLED
     longest = max((len(short_name(name)) for name in names), default=0) if named else 2
@@ -149,7 +149,6 @@ def square_map(
 
 
 def _write_numbers(axes: Axes, values: NDArray[np.float64], norm: Normalize, text: Callable[[float], str]) -> None:
-    """A number in each cell, readable on its colour; infinity as such, unknown cells empty."""
     box, colours = axes.get_window_extent(), colour_map()
     cell = min(box.width / values.shape[1], box.height / values.shape[0]) * 72 / axes.figure.get_dpi()
     for (i, j), value in np.ndenumerate(values):
@@ -213,7 +212,6 @@ def colour_map() -> Any:
 
 
 def name_bar(bar: Any, words: str) -> None:
-    """Words and plain ticks of a colour bar."""
     bar.set_label(words, fontsize=9, color=QUIET)
     if isinstance(bar.mappable.norm, LogNorm):
         plain_decades(bar.ax.yaxis, bar.mappable.get_clim())
@@ -244,10 +242,7 @@ def draw_edges(axes: Axes, graph: nx.Graph) -> tuple[dict[Any, Any], float]:
 
 
 def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Mapping[Any, str], size: float) -> None:
-    """Names beside their nodes, readable over edges: of eight places each takes the one that covers least.
-
-    Covered are the outside of the figure, nodes, names placed before it and edges, in this order of weight; nodes in a
-    crowd come first.
+    """Names beside their nodes: of eight places each takes the one that covers least, nodes in a crowd first.
 
     Args: layout: spots of all nodes; names: of those to name; size: of the markers, in points^2.
     """
@@ -313,21 +308,12 @@ def correlated_graph(
     pairs = drawn_pairs(correlation)[0][::-1]  # the strongest last, over the others
     values = [float(correlation[pair]) for pair in pairs]
     widths = [0.3 + (3.4 if few else 1.6) * abs(value) / abs(values[-1]) for value in values]
-    lines = LineCollection(
-        [[tuple(spots[i]), tuple(spots[j])] for i, j in pairs],
-        colors=[NEGATIVE if value < 0 else POSITIVE for value in values],
-        linewidths=widths,
-        linestyles=[
-            (0, (5 / width, 3.5 / width)) if value < 0 else "-" for value, width in zip(values, widths, strict=True)
-        ],
-        urls=[
-            f"{labels[i]} and {labels[j]}: correlation {plain(value)}"
-            for (i, j), value in zip(pairs, values, strict=True)
-        ],
-        gid=css("pair"),
-        zorder=2,
-    )
-    axes.add_collection(lines)
+    drawn = list(zip(pairs, values, widths, strict=True))
+    style: dict[str, Any] = {"linewidths": widths, "colors": [NEGATIVE if v < 0 else POSITIVE for v in values]}
+    style["linestyles"] = [(0, (5 / width, 3.5 / width)) if value < 0 else "-" for _, value, width in drawn]
+    style["urls"] = [f"{labels[i]} and {labels[j]}: correlation {plain(value)}" for (i, j), value, _ in drawn]
+    ends = [[tuple(spots[i]), tuple(spots[j])] for i, j in pairs]
+    axes.add_collection(LineCollection(ends, gid=css("pair"), zorder=2, **style))
     radii = 2.3 + 3.7 * std / (std.max() or 1.0) if few else np.full(len(labels), 2.3)
     tips = [f"{label}: std {plain(float(value))}" for label, value in zip(labels, std, strict=True)]
     dots: dict[str, Any] = {"color": INK, "edgecolors": GROUND, "linewidths": 1.1, "zorder": 3, "clip_on": False}

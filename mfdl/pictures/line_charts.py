@@ -257,13 +257,8 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     height = HEIGHT_INCHES - 1.0 + above + 0.16 * len(lines)
     figure = Figure(figsize=(width, height), facecolor="white")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    figure.subplots_adjust(
-        left=0.85 / width,
-        right=1 - 0.2 / width,
-        top=1 - (above + 0.35) / height,
-        bottom=(0.85 + 0.16 * len(lines)) / height,
-        wspace=0.28,
-    )
+    top, bottom = 1 - (above + 0.35) / height, (0.85 + 0.16 * len(lines)) / height
+    figure.subplots_adjust(0.85 / width, bottom, 1 - 0.2 / width, top, wspace=0.28)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, looks)
     _head(figure, heading, looks, columns, 0.2 + 0.24 * len(heading), 1.7)
@@ -328,7 +323,6 @@ class Front:
 
 
 def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
-    """One panel beside the other, names above, the caption below."""
     width = FRONT_INCHES * len(panels)
     lines = caption_lines(caption, int(width * 17))
     looks = _front_looks(panels)

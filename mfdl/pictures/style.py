@@ -1,7 +1,6 @@
 """Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
 
-Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended); markers and
-dashes tell series apart without colours. On the grounds of a page, `readable` moves a colour towards black or white.
+Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended).
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class End:
 
     Attributes:
         stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
-        marker: of matplotlib, drawn before the name.
-        gid: of the artists, see `css`; tip: see `themed_svg`.
+        marker: of matplotlib, drawn before the name; gid, tip: see `css` and `themed_svg`.
     """
 
     height: float
@@ -73,7 +71,6 @@ def css(first: str, *more: str) -> str | None:
 
 
 def quiet(axes: Axes, *, grid: str) -> None:
-    """Only the lines that help reading."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FRAME)
     axes.tick_params(axis="x", colors=QUIET, labelsize=TICK)
@@ -125,13 +122,8 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
         if end.marker:
             beside = 0.95 * size
             place = axes.transAxes + ScaledTranslation(0.4 * size / 72, 0, axes.figure.dpi_scale_trans)
-            dot: dict[str, Any] = {
-                "marker": end.marker,
-                "markersize": 0.55 * size,
-                "markeredgewidth": 0,
-                "linestyle": "",
-            }
-            axes.plot([1.04], [y], transform=place, **dot, **same)
+            dot: dict[str, Any] = {"marker": end.marker, "markersize": 0.55 * size, "markeredgewidth": 0}
+            axes.plot([1.04], [y], transform=place, linestyle="", **dot, **same)
         bold: dict[str, Any] = {"fontsize": size, "fontweight": "bold", "va": "bottom" if end.words else "center"}
         axes.annotate(end.name, (1.04, y), xytext=(beside, 0), url=end.tip, **bold, **same, **outside)
         if end.words:
@@ -169,7 +161,8 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
 
 def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
     """Ticks at 1, 2, 5 where few decades are visible, at more within one, at powers of ten where many are; as plain
-    numbers."""
+    numbers.
+    """
     decades = math.log10(limits[1] / limits[0])
     few = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=few if decades < 2.2 else (1.0,), numticks=12))
@@ -261,10 +254,8 @@ class Look:
     """One series.
 
     Attributes:
-        dashes: lengths drawn and left out, in widths of the line; empty: a solid line.
-        marker: of matplotlib; empty: none.
-        note: a few words on the series.
-        index: its place among the series of a page, which are shown and hidden by it; None: not in a page.
+        dashes: lengths drawn and left out, in widths of the line; empty: a solid line. marker: of matplotlib, or empty.
+        note: a few words on the series. index: its place among the series of a page; None: not in a page.
     """
 
     name: str
@@ -276,7 +267,6 @@ class Look:
 
     @property
     def classes(self) -> str:
-        """CSS classes of its artists in a page."""
         return "" if self.index is None else f"s{self.index}"
 
     @property
@@ -309,17 +299,11 @@ def series_looks(names: Iterable[str]) -> dict[str, Look]:
     distinct = list(dict.fromkeys(names))
     bases = list(dict.fromkeys(name.partition("@")[0] for name in distinct))
     colours = {look.name: look.colour for look in mechanism_looks(bases)}
-    return {
-        name: Look(
-            name,
-            colours[name.partition("@")[0]],
-            DASHES[index % len(DASHES)],
-            MARKERS[index % len(MARKERS)],
-            mechanism_note(name),
-            index,
-        )
-        for index, name in enumerate(distinct)
-    }
+    looks = {}
+    for index, name in enumerate(distinct):
+        dashes, marker = DASHES[index % len(DASHES)], MARKERS[index % len(MARKERS)]
+        looks[name] = Look(name, colours[name.partition("@")[0]], dashes, marker, mechanism_note(name), index)
+    return looks
 
 
 def mechanism_note(name: str) -> str:

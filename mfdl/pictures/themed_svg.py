@@ -1,7 +1,6 @@
 """A figure as an `<svg>` element inside a page, without fonts, ids and scripts.
 
-Colours become CSS variables, so a page is light or dark by style alone; the gid of an artist (`style.css`) becomes its
-CSS classes, by which a page shows and hides a series; its url becomes a `<title>`, which browsers show at the pointer.
+Colours become CSS variables; the gid of an artist (`style.css`) its CSS classes; its url a `<title>`.
 """
 
 from __future__ import annotations

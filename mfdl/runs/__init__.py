@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
-    from .columns import load_steps
     from .running import run_cells, sweep
-    from .store import Store, rows
+    from .store import Store, load_steps, rows
     from .sweep_config import Tuning
 
 __all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]

@@ -1,8 +1,7 @@
 """Cells, one training run each, named by the content of what decides its numbers, and what cells of a process share.
 
-A `Shared` makes graph, gossip matrix, task, and an algorithm with its losses once. The sensitivity of an algorithm does
-not depend on the budget, so one accounting serves all budgets, and neither depends on the seed of the training. It is
-for one call: files that change later are read anew by the next.
+A `Shared` makes graph, gossip matrix, task, and an algorithm with its losses once, for one call: files that change
+later are read anew by the next.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Shared:
 
     def __init__(self, solutions: Solutions | None = None) -> None:
         self._solutions = solutions or Solutions()
-        self._network = functools.lru_cache(KEPT_DATA)(_network)
+        self._network = functools.lru_cache(KEPT_DATA)(OnGraph.sparse_network)
         self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
@@ -215,10 +214,6 @@ def _place(config: OnGraph) -> OnGraph:
     return OnGraph(config.graph, config.largest_component, config.gossip, config.data_home)
 
 
-def _network(place: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
-    return place.sparse_network()
-
-
 def _require_fed(task: Task, seed: int, period: int) -> None:
     task.instance(seed, period)
 
@@ -265,11 +260,9 @@ class Cell:
     """One mechanism, one budget, one rate, one seed, on one graph and task.
 
     Attributes:
-        config: with exactly one mechanism, whose error weights are in its name, and one seed; in a canonical form
-            (numbers as floats, settings in order, no privacy target and attackers for "none"), by which cells are
-            compared.
+        config: with exactly one mechanism (error weights in its name) and one seed, in a canonical form by which cells
+            are compared.
         shared: parts shared by cells of one call; None: made when needed.
-
     Raises: InvalidInput: several mechanisms or seeds.
     """
 
@@ -301,7 +294,6 @@ class Cell:
         return self.config.epochs * self.config.period
 
     def with_shared(self, shared: Shared) -> Cell:
-        """The same cell with shared parts."""
         if self.shared is None:
             object.__setattr__(self, "shared", shared)
         return self

@@ -23,12 +23,11 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .cells import Plan, Shared, comparison_cells
-from .columns import RunSteps, load_steps
 from .comparing import comparison_grid, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
-from .store import RESULTS, RUNS, STEPS, Store
+from .store import RESULTS, RUNS, STEPS, RunSteps, Store, load_steps
 
 if TYPE_CHECKING:
     import pandas
@@ -78,7 +77,6 @@ def compare(
         overwrite: replace another comparison in the folder instead of refusing.
         options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
             (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
-
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
@@ -132,12 +130,7 @@ def privacy_options(privacy: Privacy | None) -> dict[str, Any]:
         return {}
     check.instance(Privacy, privacy=privacy)
     privacy.require_only(OF_COMPARISONS, "a comparison")
-    options: dict[str, Any] = {
-        "adjacency": privacy.adjacency,
-        "clip_norm": privacy.clip_norm,
-        "release": privacy.release,
-        "unit": privacy.unit,
-    }
+    options = {name: getattr(privacy, name) for name in ("adjacency", "clip_norm", "release", "unit")}
     if privacy.trust is not None:
         options["trust"] = privacy.trust
     if privacy.participation is not None:
@@ -186,12 +179,8 @@ class ComparedRun:
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
-        (cell,) = (
-            c
-            for c in comparison_cells(self.plan.config, self.plan.shared)
-            if (c.mechanism, c.seed) == (self.name, chosen)
-        )
-        if not self.store.is_finished(cell):
+        cells = {(c.mechanism, c.seed): c for c in comparison_cells(self.plan.config, self.plan.shared)}
+        if not self.store.is_finished(cells[self.name, chosen]):
             raise InvalidInput(
                 "the graph, task or mechanism is another one than when it was compared (a file may have changed): the "
                 "models would not be those of the table. Call mfdl.compare again."

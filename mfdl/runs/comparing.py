@@ -40,33 +40,33 @@ from ..training.learned import Baseline, Ended, Judged
 from ..training.replay_config import left_out, statement
 from ..training.run import is_private
 from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, comparison_cells
-from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps
 from .experiment import Experiment
 from .option_files import is_own
-from .output import (
-    circumstances,
-    json_number,
-    objective_fields,
-    require_folder,
-    require_writable,
-    result_sensitivity,
-)
+from .output import circumstances, json_number, objective_fields, require_folder, require_writable, result_sensitivity
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
-from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store, read_json
+from .store import (
+    COMPARISON_FILES,
+    NOT_PRIVATE,
+    PNG,
+    RESULTS,
+    RUNS,
+    STEPS,
+    SVG,
+    RunSteps,
+    Store,
+    aggregated,
+    names,
+    read_json,
+    save_steps,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..privacy.guarantee import Guarantee
-    from .cells import Cell, Plan
 
 Key = tuple[str, int]  # mechanism, seed
-
-
-def cells_identity(cells: Iterable[Cell]) -> str:
-    """16 hex digits of the cells' hashes."""
-    return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
 
 def earlier_result(
@@ -131,7 +131,8 @@ class Folder:
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
         self.cells = {(cell.mechanism, cell.seed): cell for cell in comparison_cells(plan.config, plan.shared)}
-        self.identity, self.metrics = cells_identity(self.cells.values()), plan.config.metrics
+        hashes = "".join(cell.hash for cell in self.cells.values())
+        self.identity, self.metrics = hashlib.sha256(hashes.encode()).hexdigest()[:16], plan.config.metrics
         self.records: dict[Key, dict[str, Any]] = {}
         self.steps_of_run: dict[Key, RunSteps] = {}
         self.mechanisms: dict[str, Mechanism] = {}
@@ -160,12 +161,10 @@ class Folder:
         self._write()
 
     def add(self, cell: Cell) -> None:
-        """Adds a run that the store holds now."""
         self._take([cell])
         self._write()
 
     def finish(self) -> dict[str, Any]:
-        """Draws the picture and marks the result complete, last of all."""
         result = self.result(complete=True)
         write_figure(self.folder, Path(PNG).stem, plot_comparison(result, self.steps))
         files.atomic_write_json(self.folder / RESULTS, result)
@@ -176,7 +175,6 @@ class Folder:
         return [self.steps_of_run[key] for key in self._ordered()]
 
     def _take(self, cells: Iterable[Cell]) -> None:
-        """Reads these cells from the store."""
         timings = {str(timing.get("cell")): timing for timing in self.store.timings()}
         fields = (*names("run"), *self.plan.config.measured_besides)
         for cell in cells:
@@ -208,7 +206,6 @@ class Folder:
         return [key for key in self.cells if key in self.records]
 
     def result(self, *, complete: bool) -> dict[str, Any]:
-        """The content of results.json so far."""
         plan, config, judged = self.plan, self.plan.config, self._judged()
         return {
             **circumstances(config, plan.graph, plan.gossip),
@@ -259,7 +256,6 @@ class Folder:
         }
 
     def _judged(self) -> Judged:
-        """The finished part of the mechanisms, beside the untrained model and chance."""
         plan = self.plan
         ended = []
         for name in plan.config.mechanisms:
@@ -354,7 +350,6 @@ def run_comparison(
         overwrite: replace the files of another config instead of refusing.
         progress: True, False, "auto" (see `mfdl.progress`), or a function of the number of steps just finished and a
             description; an exception it raises stops the comparison, finished runs stay readable.
-
     Returns: the content of results.json; at several values, mu, epsilon and learning_rate are lists, and each mechanism
         and run has its mu and lr.
     Raises:
@@ -404,16 +399,9 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
     calibrated = {cell: mechanisms[name] for (name, _), cell in part.cells.items() if name != WITHOUT_NOISE}
     with _sharing(config.ranks) as group:
         keeps = config.ranks is not None or group.size > 1
-        for cell in run_missing(
-            list(part.cells.values()),
-            store,
-            Engine(jobs=config.jobs),
-            report,
-            plan.shared,
-            mechanisms=calibrated,
-            checkpoints=checkpoints if keeps else None,
-            strict=True,
-        ):
+        engine, kept = Engine(jobs=config.jobs), checkpoints if keeps else None
+        more: dict[str, Any] = {"mechanisms": calibrated, "checkpoints": kept, "strict": True}
+        for cell in run_missing(list(part.cells.values()), store, engine, report, plan.shared, **more):
             part.add(cell)
     if keeps:
         for cell in part.cells.values():
@@ -454,20 +442,13 @@ def _options(config: Experiment, several: Mapping[str, Sequence[float]]) -> dict
 
 
 def _merged(
-    config: Experiment,
-    several: Mapping[str, Sequence[float]],
-    plans: Sequence[Plan],
-    results: Sequence[dict[str, Any]],
+    config: Experiment, several: Mapping[str, Sequence[float]], plans: Sequence[Plan], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for plan, result in zip(plans, results, strict=True):
-        budget = (
-            "mu",
-            "lr",
-            "budget",
-            *["epsilon"] * plan.config.has_secret_batches,
-        )  # without mu, epsilon says at which budget
+        # without mu, epsilon says at which budget
+        budget = ("mu", "lr", "budget", *["epsilon"] * plan.config.has_secret_batches)
         target = {"lr": plan.config.learning_rate, "budget": plan.config.epsilon or plan.config.target_mu_or_default}
         of_mechanism = {row["mechanism"]: {**row, **target} for row in result["mechanisms"]}
         rows += of_mechanism.values()

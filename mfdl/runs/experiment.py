@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
 USUAL = {
+    **dict.fromkeys(("metrics", "lr_schedule", "clip_schedule", "curvature", "precondition", "step_rule", "ranks")),
+    **dict.fromkeys(("design", "sampling_rate")),
     "release_model": "last",
     "participation": "cyclic",
     "gossip_rounds": 1,
@@ -37,23 +39,15 @@ USUAL = {
 class Experiment(Protects, OnGraph):
     """Everything that decides the numbers of a comparison, and how they are computed.
 
-    Attributes: as their options; besides,
-        mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
-            the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
-        unit: at "user" each node takes part in every step.
-        trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
-        clip_schedule: step t clips to clip_norm c_t and adds c_t times the noise, at the same privacy
-            (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
+    Attributes: as their options; besides, mu: or epsilon at delta; neither: mu = 2. With mu, delta only says where the
+        equivalent epsilon is reported. unit: at "user" each node takes part in every step. clip_schedule: step t clips
+        to clip_norm c_t and adds c_t times the noise, at the same privacy; not with
+            momentum or weight decay.
         clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
             with the latter.
-        partition: as `tasks.partition.parse` reads it; precondition: as `Task.preconditioned` reads it.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
-        release_model: the evaluated and published model (`mfdl.released`); results hold `last_test_loss` of the last
-            models besides, if they are others.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
-        metrics: besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME` of results.
-
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
 
@@ -371,7 +365,6 @@ class Experiment(Protects, OnGraph):
 
     @property
     def has_secret_batches(self) -> bool:
-        """Whether it is secret which steps a record joins."""
         return self.participation in options.SECRET
 
     @property
@@ -431,20 +424,7 @@ class Experiment(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
-        for name in (
-            "metrics",
-            "lr_schedule",
-            "clip_schedule",
-            "curvature",
-            "precondition",
-            "step_rule",
-            "ranks",
-            "design",
-            "sampling_rate",
-        ):  # files without them stay as they were
-            if not values[name]:
-                del values[name]
-        for name, usual in USUAL.items():
-            if values[name] == usual:
-                del values[name]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        given = {
+            name: value for name, value in values.items() if name not in USUAL or value not in ((), "", USUAL[name])
+        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

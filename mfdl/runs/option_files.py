@@ -1,7 +1,6 @@
 """Values of options: those of files, TOML or the results.json of an earlier run, and objects of the caller.
 
-Each entry of a file has the field that it sets and its line, which a refusal names. An object (graph, gossip, task,
-mechanism, trust model) becomes a `Given` text, named by its content.
+An object (graph, gossip, task, mechanism, trust model) becomes a `Given` text, named by its content.
 """
 
 from __future__ import annotations
@@ -210,7 +209,6 @@ def _task(task: Any) -> Given[Any]:
 
 
 def _mechanism(mechanism: Any) -> Given[Any]:
-    """An algorithm, that of a mechanism, or a function of dynamics and participation that builds one."""
     from ..algorithms import LinearAlgorithm
     from ..mechanism import Mechanism
 

@@ -1,8 +1,7 @@
 """The options of the commands: every command is a frozen dataclass whose fields are its options.
 
-Fields `name: Annotated[type, Option(help, ...)] = default` give the same names, defaults and words for Python, for
-files (`option_files`) and for the command line (`mfdl.commands.terminal`). Configs import the libraries that do the
-work inside functions, so that `mfdl COMMAND --help` brings none of them.
+Fields `name: Annotated[type, Option(help, ...)] = default` give the same names, defaults and words for Python, files
+(`option_files`) and the command line (`mfdl.commands.terminal`). Libraries that do the work are imported in functions.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ Attackers = Annotated[
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
 AttackerList = Annotated[
-    tuple[str, ...] | None,
-    Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
+    tuple[str, ...] | None, Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True)
 ]
 ColluderList = Annotated[
     tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
@@ -105,8 +103,7 @@ Delta = Annotated[
     Option("delta of epsilon: required with --epsilon, else where it is reported.", rule="open_unit", decides="run"),
 ]
 Release = Annotated[
-    str | None,
-    Option("Final models that are published: none, average or all; default all.", among=RELEASES),
+    str | None, Option("Final models that are published: none, average or all; default all.", among=RELEASES)
 ]
 ReleaseModel = Annotated[
     str,
@@ -244,11 +241,7 @@ class Config:
     def options(self) -> dict[str, Any]:
         """The given values by name of the option; JSON-ready, and `load` reads them back."""
         values = {option.flags[0].lstrip("-"): getattr(self, name) for name, (_, option, _) in self.fields().items()}
-        return {
-            flag: str(value) if isinstance(value, Path) else value
-            for flag, value in values.items()
-            if value is not None and value != ()
-        }
+        return {flag: str(v) if isinstance(v, Path) else v for flag, v in values.items() if v is not None and v != ()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,8 +259,7 @@ class OnGraph(Config):
         ),
     ] = "metropolis-hastings"
     data_home: Annotated[
-        Path | None,
-        Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing"),
+        Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing")
     ] = None
 
     def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
@@ -378,14 +370,12 @@ class TakesPart(Protects):
         return scheme
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
-        """Step sizes, of which only the ratios count, on a gossip matrix."""
         from ..dynamics import Dynamics
 
         return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
 
 
 def named_trust(config: Any) -> TrustModel:
-    """The trust model of the options of a config."""
     from .. import trust
 
     names = ("attackers", "colluders", "coalition_size")

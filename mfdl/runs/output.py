@@ -93,12 +93,6 @@ def mu_rounded_up(value: float | str) -> str:
     return display.rounded_up(float(value), 6)
 
 
-def largest_epsilon(result: Mapping[str, Any]) -> float | str | None:
-    """Largest epsilon of the mechanisms with noise of a comparison; else the target."""
-    epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
-    return max(epsilons, default=result["epsilon"])
-
-
 def ahead_in_every_seed(losses: Mapping[str, Mapping[int, float | None]]) -> str:
     """The mechanism whose loss is below all others' in every seed; empty if there is none, or only one.
 
@@ -159,8 +153,9 @@ def shared_conditions(result: Mapping[str, Any]) -> str:
 
 
 def target_in_words(result: Mapping[str, Any]) -> str:
-    """mu, if there is one, and epsilon at delta; empty if each mechanism has a budget of its own."""
-    mu, epsilon = result["mu"], largest_epsilon(result)
+    """mu, if there is one, and the largest epsilon at delta; empty if each mechanism has a budget of its own."""
+    epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
+    mu, epsilon = result["mu"], max(epsilons, default=result["epsilon"])
     if isinstance(mu, list) or epsilon is None:
         return ""
     words = [] if mu is None else [f"mu = {mu_rounded_up(mu)}"]
@@ -168,7 +163,6 @@ def target_in_words(result: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions on which numbers depend."""
     return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
 
 
@@ -183,11 +177,5 @@ def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip
     """Inputs that every answer names."""
     from .. import graphs
 
-    return {
-        "graph": label_of(config.graph),
-        "graph_hash": graphs.content_hash(graph),
-        "gossip": gossip.name,
-        "nodes": gossip.num_nodes,
-        "versions": versions(),
-        "config": config.options(),
-    }
+    network = {"graph": label_of(config.graph), "graph_hash": graphs.content_hash(graph), "gossip": gossip.name}
+    return {**network, "nodes": gossip.num_nodes, "versions": versions(), "config": config.options()}

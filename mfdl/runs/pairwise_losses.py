@@ -53,7 +53,6 @@ def pairwise_losses(
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
         accounting: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
-
     Raises: InvalidInput: jobs below 1, or refusals of `sensitivity_by_victim`.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
@@ -220,7 +219,6 @@ def pairwise(
         make_trust: the trust model of one attacking node; default `PNDP([v])`.
         attackers, victims, progress: as for `pairwise_losses`.
         jobs: worker processes; None: one per core, worth it above some dozens of nodes.
-
     Raises: InvalidInput: as for `mfdl.account`, or no attacker.
     """
     if make_trust is not None:

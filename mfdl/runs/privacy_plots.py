@@ -135,16 +135,11 @@ def plot_by_victim(
 
 
 def draw_by_distance(
-    axes: Axes,
-    curves: Sequence[Curve],
-    *,
-    local: float | None = None,
-    named: bool = True,
-    measure: str = SQUARED_MU,
+    axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True, measure: str = SQUARED_MU
 ) -> Axes:
     """The picture of `plot_by_distance` in given axes; named: names beside the lines."""
     level = local if local is not None and math.isfinite(local) and local > 0 else None
-    top = max([0.0, *(_top(curve.losses) for curve in curves), level or 0.0])
+    top = max([0.0, level or 0.0, *(float(loss) for curve in curves for loss in curve.losses if loss < math.inf)])
     axes.set_yscale("log")
     ends: list[End] = []
     lowest, furthest = top, 1
@@ -274,11 +269,6 @@ def _page(
     figure.text(left, 1 - 0.32 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
     write_caption(figure, lines, left=left, top=(foot - below - 0.06) / height)
     return figure, axes
-
-
-def _top(values: NDArray[np.float64]) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.max()) if finite.size else 0.0
 
 
 def _colour_bar(figure: Figure | None, axes: Axes, mappable: Any, words: str) -> None:

@@ -1,8 +1,4 @@
-"""Pictures of a comparison, and its table as LaTeX.
-
-In: the result and the steps of a comparison. Out: matplotlib Figures: test loss over steps beside final losses
-(`plot_comparison`), or final test loss over budgets (`plot_budgets`, `column_figure`); `booktabs`.
-"""
+"""Pictures of a comparison: test loss over steps beside final losses, final loss over budgets; its table as LaTeX."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from .output import ahead_in_every_seed, shared_conditions, target_in_words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .columns import RunSteps
+    from .store import RunSteps
 
 
 def plot_comparison(

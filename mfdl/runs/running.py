@@ -1,7 +1,6 @@
 """Cells to records: cells that a store lacks are run, by any engine, and stored as soon as they are finished.
 
-A job trains cells together that differ in seed and learning rate. `sweep` goes from a config to its table: rates are
-tuned first if there is a table of tuning, then every cell is run.
+`sweep` goes from a config to its table: rates are tuned first if there is a table of tuning, then every cell is run.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell, Plan, Shared, shared_by
-from .columns import RunSteps
 from .experiment import Experiment
 from .output import json_number, objective_fields, result_sensitivity
-from .store import FACTORIZATIONS, Store, answer
+from .store import FACTORIZATIONS, RunSteps, Store, answer
 from .sweep_config import SweepConfig, halved
 
 
@@ -45,8 +43,7 @@ class CellJob:
     """Cells on their way to a worker, which trains them together.
 
     Attributes:
-        hashes: of the cells here.
-        wanted: which of them the store lacks; the others are trained again beside them.
+        hashes: of the cells here; wanted: which of them the store lacks, the others are trained again beside them.
         call: identifies the call, so that a worker discards parts of an earlier one.
         store: its folder; mechanisms, checkpoints, strict: as for `run_missing`.
     """
@@ -62,7 +59,6 @@ class CellJob:
 
     @property
     def steps(self) -> int:
-        """Steps of the wanted cells."""
         return sum(cell.num_steps for cell, wanted in zip(self.cells, self.wanted, strict=True) if wanted)
 
 
@@ -215,36 +211,18 @@ def replay_config(
     mechanism: Mechanism, task: tasks.Task, seed: int, config: Experiment, checkpoints: Path | None = None
 ) -> ReplayConfig:
     """The arguments of one seed of a mechanism."""
-    return ReplayConfig(
-        mechanism,
-        task,
-        seeds=[seed],
-        eval_every=config.eval_every or config.period,
-        metrics=config.metrics,
-        clip_schedule=config.clips,
-        clipping=config.clipping,
-        step_rule=config.step_rule,
-        period=config.period if config.unit == "user" else None,
-        device=config.device,
-        checkpoint_folder=checkpoints,
-        progress=False,
-    )
+    same = config.values("metrics", "clipping", "step_rule", "device")
+    same |= {"eval_every": config.eval_every or config.period, "clip_schedule": config.clips}
+    same |= {"period": config.period if config.unit == "user" else None, "checkpoint_folder": checkpoints}
+    return ReplayConfig(mechanism, task, seeds=[seed], progress=False, **same)
 
 
 def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
     """Evaluated steps of the one seed of a run, with its conditions."""
     (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
-    conditions = {
-        "mechanism": name,
-        "seed": seed.seed,
-        "trust": guarantee.trust,
-        "mu": guarantee.mu,
-        "epsilon": guarantee.epsilon(config.delta),
-        "delta": config.delta,
-        "task": run.task_name,
-        "graph": config.graph,
-        "lr": config.learning_rate,
-    }
+    conditions = {"mechanism": name, "seed": seed.seed, "trust": guarantee.trust, "mu": guarantee.mu}
+    conditions |= {"epsilon": guarantee.epsilon(config.delta), "delta": config.delta}
+    conditions |= {"task": run.task_name, "graph": config.graph, "lr": config.learning_rate}
     nodes = tuple(str(label) for label in mechanism.algorithm.dynamics.gossip.labels)
     values = {name: np.asarray(measured, dtype=np.float64) for name, measured in seed.measured.items()}
     return RunSteps(conditions, np.asarray(seed.steps, dtype=np.int64), nodes, values)
@@ -268,8 +246,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "config": cell.options,
         "mechanism": cell.mechanism,
         "label": label_of(cell.mechanism),
-        "trust": guarantee.trust,
-        "attacker": guarantee.attacker,
+        **{name: getattr(guarantee, name) for name in ("trust", "attacker")},
         "mu": json_number(guarantee.mu),
         "epsilon": json_number(guarantee.epsilon(config.delta)),
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
@@ -283,13 +260,10 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "steps": cell.num_steps,
         "participation": plan.participation.scheme,
         "guarantee": run.statement(config.delta),
-        "noise_std": mechanism.noise_std,
-        "injected_noise_std": mechanism.injected_noise_std,
+        **{name: getattr(mechanism, name) for name in ("noise_std", "injected_noise_std")},
         "sensitivity": result_sensitivity(mechanism),
-        "untrained_loss": json_number(seed.untrained_loss),
-        "untrained_accuracy": json_number(seed.untrained_accuracy),
-        "chance_loss": json_number(run.chance_loss),
-        "chance_accuracy": json_number(run.chance_accuracy),
+        **{name: json_number(getattr(seed, name)) for name in ("untrained_loss", "untrained_accuracy")},
+        **{name: json_number(getattr(run, name)) for name in ("chance_loss", "chance_accuracy")},
     }
 
 
@@ -309,7 +283,6 @@ def run_cells(
         engine: default one after another in this process.
         progress: as for `mfdl.runs.comparing.run_comparison`; one step is one training step.
         header: further content of sweep.json; then these cells are all that it lists.
-
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
         that cannot be reached. An error in a cell does not stop the others.
@@ -350,20 +323,12 @@ def run_missing(
     if len(wanted) < len(cells):
         report(sum(cell.num_steps for cell in cells if cell not in wanted), "finished earlier")
     call, place = (time.time_ns(), os.getpid()), store.folder.absolute()
-    jobs = [
-        CellJob(
-            batch,
-            tuple(cell.hash for cell in batch),
-            tuple(cell in wanted for cell in batch),
-            call,
-            place,
-            tuple((mechanisms or {}).get(cell) for cell in batch),
-            checkpoints,
-            strict,
-        )
-        for batch in in_good_order(batches(cells, 1 if checkpoints is not None else None))
-        if not wanted.isdisjoint(batch)
-    ]
+    jobs = []
+    for batch in in_good_order(batches(cells, 1 if checkpoints is not None else None)):
+        if not wanted.isdisjoint(batch):
+            hashes, lacking = tuple(cell.hash for cell in batch), tuple(cell in wanted for cell in batch)
+            chosen = tuple((mechanisms or {}).get(cell) for cell in batch)
+            jobs.append(CellJob(batch, hashes, lacking, call, place, chosen, checkpoints, strict))
     left = {job.cells[0]: job.steps for job in jobs}
     if jobs:
         report(0, f"{len(wanted)} of {len(cells)} runs to train, first {described(jobs[0].cells[0])}")
@@ -385,8 +350,7 @@ def run_missing(
 def batches(cells: Sequence[Cell], most: int | None = None) -> list[tuple[Cell, ...]]:
     """Cells that differ in seed and learning rate only, at most `most` together: they are trained in one job.
 
-    The batches follow from the list alone, not from what is finished, so that a sweep that was stopped
-    ends with the same bytes: the last digits of a run depend on the runs beside it.
+    They follow from the list alone, not from what is finished: the last digits of a run depend on the runs beside it.
     """
     groups: dict[Any, list[Cell]] = {}
     for cell in cells:
@@ -432,7 +396,6 @@ def sweep(
         engine: default one after another in this process; `jobs` of the config is for the command line.
         progress: as for `run_cells`.
         options: those of `SweepConfig`; over a file they win.
-
     Returns: the answer of `mfdl sweep --json`: `answer`. Failed cells are listed in it and tried again by the next
         call.
     Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and refusals of `run_cells`.

@@ -35,13 +35,10 @@ class Tuning:
     """Choice of rates by successive halving: all on few seeds, the better share on twice as many, and so on.
 
     Attributes:
-        seeds, first_seed: those that decide the last round; earlier rounds take the first of them. None is one of the
-            tables, so that no table profits from the choice.
+        seeds, first_seed: those of the last round, none of them in the tables; earlier rounds take the first of them.
         first_round: number of seeds of the first round.
         share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
-        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
-            extreme seed cannot decide.
-
+        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left.
     Raises: InvalidInput: a value out of range.
     """
 
@@ -104,10 +101,6 @@ def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
     return order
 
 
-def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:
-    return ordered(losses, by)[: max(at_least, math.ceil(share * len(losses)))]
-
-
 def halved(
     groups: Mapping[str, Sequence[Key]],
     tuning: Tuning,
@@ -125,9 +118,8 @@ def halved(
         last = number == len(rounds) - 1
         for name, settings in left.items():
             if len(settings) > 1:
-                of_group = {setting: losses[setting] for setting in settings}
-                more = advancing(of_group, tuning.share, tuning.at_least, tuning.by)
-                left[name] = ordered(of_group, tuning.by)[:1] if last else more
+                best = ordered({setting: losses[setting] for setting in settings}, tuning.by)
+                left[name] = best[: 1 if last else max(tuning.at_least, math.ceil(tuning.share * len(settings)))]
     return {name: settings[0] for name, settings in left.items()}
 
 
@@ -144,7 +136,6 @@ class SweepConfig:
         options: those of `Experiment`; graph, task, trust, participation, mu, epsilon and learning_rate also as
             lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
             to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
-
     Attributes: common: the options with the first value of every list; lists: the values by field.
     Raises: InvalidInput: refusals of `Experiment`, a value given twice, tuning seeds among those of the sweep,
         or a mechanism that is meant for none of the trust models.

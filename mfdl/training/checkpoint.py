@@ -1,9 +1,7 @@
 """Checkpoints: the models after a step, and the metadata that must match before a run resumes.
 
-One file in one folder, replaced whole. It never holds the noise secret: noise is a function of (key, node, step), so
-`key_id` and the step suffice for the owner of the key. Models of a run that releases only some of them are private:
-the file names what is private and is readable by its owner alone. A SHA-256 detects damage, not forgery. `replay`
-locks the folder while it runs.
+One file in one folder, replaced whole, readable by its owner alone where it names something private. It never holds the
+noise secret: `key_id` and the step suffice for the owner of the key. A SHA-256 detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -53,14 +51,10 @@ def save(
     """Writes or replaces the checkpoint of a folder, which is made if missing; returns the path of the file.
 
     Args:
-        step: number of finished steps, >= 0.
-        models: tensors by name, from any device, of a type that numpy has.
+        step: number of finished steps, >= 0. models: tensors by name, from any device, of a type that numpy has.
         metadata: plain JSON values, e.g. the hashes of mechanism and task and `key.key_id`.
         private: names of the tensors and metadata that must not be published; default all tensors.
-
-    Guarantees:
-        After a crash at any moment `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are
-        written.
+    Guarantees: after a crash `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are written.
     Raises: InvalidInput: the folder cannot be written, metadata is not plain JSON or holds a secret.
     """
     step = check.integer_at_least(0, step=step)

@@ -59,11 +59,9 @@ def clip_factor(
         norms: float64 L2 norms of gradients of `dimension` entries, any shape.
         clip_norm: the largest norm a clipped gradient may have, in [1e-30, 1e30].
         dtype: float32 or float64, the type of the gradients.
-
     Returns:
         Factors >= 0, of the shape of `norms`, at most 1 by the flat rule; 0 for non-finite norms, and for norms so
         large that the factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
-
     Guarantees:
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
         exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
@@ -137,7 +135,6 @@ def clipped_sums(
         gradients: per-record gradients, one tensor (n, B, ...) per parameter, all of one dtype.
         mask: bool (n, B); False where the slot holds no record.
         clip_norm: the largest norm of one record's gradient over all parameters together.
-
     Guarantees:
         Every summand has exact norm <= clip_norm; a masked record and one with a non-finite gradient contribute zero.
         The rounding of the sum itself is not covered: two sums of B summands that differ in one of them
@@ -191,7 +188,6 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
     Args:
         plain: gradients (n, B, ...) of parameters without factors.
         factors: of the other parameters, I + O + P^2 <= `LARGEST_SUM`.
-
     Guarantees:
         With u = 2^-53, c in [0, 1e36], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
@@ -243,11 +239,9 @@ def ghost_clipped_sums(
         plain, factors: as for `norm_bounds`, of one dtype and device; one of them at least.
         mask: bool (n, B); False where the slot holds no record.
         clip_norm: the largest norm of one record's gradient over all parameters together.
-
     Returns:
         One tensor (n, ...) per plain parameter and one (n, groups, O, I) per weight with factors, with a bias in the
         last column, in float64 whatever the gradients are.
-
     Guarantees:
         Every summand has exact norm <= clip_norm, rounded to the type of the gradients or not: factor times norm
         bound is below clip_norm by a share of (D + 18) 2^-52, twice what `norm_bounds` leaves open, and by 2 u more, u

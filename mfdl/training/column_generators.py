@@ -1,9 +1,8 @@
 """Generators of base noise: words and standard normals of fixed columns at any step.
 
 In: the secret, the index and the shard of each column. Out: 64-bit words and normals that depend only on (secret,
-index, shard, tensor, step) and their place in the row, so blocks may be requested in any order. `keys.ColumnNormals`
-chooses `ChaChaColumns` for secret keys and `PhiloxColumns` for keys of a seed. All numbers are computed on the CPU, so
-models on every device get the same noise, bit for bit.
+index, shard, tensor, step) and their place in the row. `keys.ColumnNormals` chooses `ChaChaColumns` for secret keys and
+`PhiloxColumns` for keys of a seed. All are computed on the CPU, so every device gets the same noise, bit for bit.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ TENSORS = 2**32
 
 
 class ColumnGenerator(abc.ABC):
-    """Base noise of columns, each with a secret of 32 bytes and an index (uint64); shard: part of long rows, below
-    SHARDS.
+    """Base noise of columns, each with a secret of 32 bytes and an index (uint64); shard < SHARDS: part of long rows.
 
     Attributes:
         name: of the rule from secret and counters to normals; stored with runs.
@@ -359,9 +357,8 @@ class Ziggurat(NamedTuple):
 def ziggurat() -> Ziggurat | None:
     """The ziggurat of NumPy, read off its generator; None if it does not use its words as assumed here.
 
-    The generator is given chosen words as the rest of a block, and the words that it takes are counted. The places at
-    which a layer ends are quotients of widths; the last of them and 512 arbitrary words must give what is computed
-    here.
+    The places at which a layer ends are quotients of widths; the last of them and 512 arbitrary words must give what is
+    computed here.
     """
     bits = np.random.Philox(key=0)
     draw = np.random.Generator(bits).standard_normal
@@ -402,13 +399,12 @@ def word_normals(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.
 def fill(
     out: FloatArray, keys: NDArray[np.uint64], counter: tuple[np.uint64, np.uint64, Words, Words]
 ) -> NDArray[np.intp]:
-    """Writes the rows that need one word a normal into `out`, (rows, dim); returns the others, one in nine of ten
-    normals.
+    """Writes the rows that need one word a normal, nine of ten normals, into `out`, (rows, dim); returns the others.
 
     Args:
         keys: Philox keys, (rows, 2).
-        counter: the words of each row's counter before its first block, lowest first, as `Philox(counter=...)` takes
-            it: block and domain, the same for all, and two of shape (rows,). The block must not reach 2^64.
+        counter: the words of each row's counter before its first block, lowest first: block (below 2^64) and domain,
+            the same for all, and two of shape (rows,).
     Cost: 130 ns for four normals, 10 ns for each further one.
     """
     table, (rows, dim) = ziggurat(), out.shape

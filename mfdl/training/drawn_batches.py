@@ -1,10 +1,9 @@
 """Batches under secret sampling, drawn as they are accounted: one class of batches for each scheme.
 
-In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
-an instance of the records drawn. A draw is a 64-bit word of a counter-based stream under (key, node, step), compared
-with floor(rate 2^64): the probability is at most the rate, and below it by less than 2^-64. A bin has a probability
-that is off 1/b by less than 2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes are not sent:
-an empty batch gives a zero sum that is noised and sent, and divisors are public (`covered.divisors`).
+A draw is a 64-bit word of a counter-based stream under (key, node, step), compared with floor(rate 2^64): the
+probability is at most the rate, and below it by less than 2^-64. A bin has a probability that is off 1/b by less than
+2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes are not sent: an empty batch gives a zero
+sum that is noised and sent, and divisors are public (`replay_config.divisors`).
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ class DrawnBatches(abc.ABC):
     """
 
     domain: str
+    repeats_after: int | None = None
+    """Steps after which the same batches return; None: each is drawn anew."""
 
     def __init__(self, instance: TaskInstance, key: NoiseKey) -> None:
         require_key(key=key)
@@ -107,7 +108,7 @@ class BinBatches(DrawnBatches):
 
     def __init__(self, instance: TaskInstance, key: NoiseKey, bins: int) -> None:
         super().__init__(instance, key)
-        self._count = check.integer_at_least(1, bins=bins)
+        self._count = self.repeats_after = check.integer_at_least(1, bins=bins)
         self.bins = drawn_bins(self._words(0), self._count)
         """The bin of each place, shape (n, B): secret."""
 

@@ -116,13 +116,9 @@ class Executor:
             self.rounds_of_step[step].append(kinds[kind])
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
-        self._model, self._state_from_start = (
-            (torch_map(matrix), seen)
-            for matrix, seen in (
-                self.share.single_map(algorithm.model_from_state, "nodes", "state"),
-                self.share.single_map(start, "state", "nodes"),
-            )
-        )
+        single = self.share.single_map
+        held = single(algorithm.model_from_state, "nodes", "state"), single(start, "state", "nodes")
+        self._model, self._state_from_start = ((torch_map(matrix), seen) for matrix, seen in held)
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
@@ -192,8 +188,7 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept longer than its
-    step.
+    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept after its step.
 
     Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
     """
@@ -227,7 +222,6 @@ class Releasing:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Sets one torch thread inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

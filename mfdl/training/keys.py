@@ -28,14 +28,12 @@ FEWEST_BYTE_VALUES = 12
 
 
 class NoiseKey:
-    """A 256-bit root secret from which all noise of a run is derived.
+    """A 256-bit root secret from which all noise of a run is derived, and by which it can be subtracted.
 
-    The secret makes the noise subtractable: it is never printed, and it belongs in no log, result or checkpoint
-    (`key_id` does). Pickling carries it, because worker processes need it.
+    It is never printed, and belongs in no log, result or checkpoint (`key_id` does). Pickling carries it.
 
     Attributes:
-        seeded: True if the key, or an ancestor, came from a user's seed: the noise is repeatable by guessing the seed,
-            so for research only, never for a release.
+        seeded: the key, or an ancestor, came from a user's seed: for research only, never for a release.
         byte_values: distinct bytes of the secret, or of that of an ancestor.
     """
 
@@ -124,14 +122,12 @@ def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int, *, tensor: int
 def normals_block(
     key: NoiseKey, steps: ArrayLike, nodes: ArrayLike, dim: int, *, tensor: int = 0
 ) -> NDArray[np.float64]:
-    """Standard normals of several steps, shape (len(steps), len(nodes), dim), made on the CPU by the generator of the
-    key.
+    """Standard normals of several steps, shape (len(steps), len(nodes), dim), made on the CPU.
 
     Args:
         steps, nodes: integers in [0, 2^64), in any order.
         dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
         tensor: number in [0, 2^32) of a parameter tensor; the executor flattens all parameters into tensor 0.
-
     Guarantees: a pure function of (key, node, step, tensor), which share no random bits.
     Raises: InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     """

@@ -1,16 +1,13 @@
 """Whether training was worth it: mechanisms against the untrained model and chance, and which setting to change.
 
 No guarantee covers these test metrics. A mechanism beats a baseline if its mean test loss over the seeds is below it
-and no seed diverged. The advice on a mechanism is the first of these rules that applies:
+and no seed diverged. The advice is the first of these rules that applies:
 
 - seeds diverged: a lower learning rate;
-- without noise training does not beat the untrained model either: a lower learning rate where the loss went up, more
-  epochs or a larger learning rate where it hardly moved;
+- without noise the untrained model is not beaten: a lower rate if the loss went up, else more epochs or a larger one;
 - noise carries models more than `STILL` above the untrained loss, or without noise both baselines are beaten: a lower
   learning rate, a smaller clipping norm or a larger mu (epsilon);
-- else little happened: more epochs, a larger learning rate or a larger mu (epsilon).
-
-Noise that is optimal for one step is reported in a run of several (`registry.shortsighted`).
+- else more epochs, a larger learning rate or a larger mu (epsilon).
 """
 
 from __future__ import annotations
@@ -126,11 +123,8 @@ class Judged:
                 reached = f"{mechanism.name} ({_in_words(Baseline(mechanism.loss or 0.0, mechanism.accuracy))})"
                 behind.setdefault((lost, self._knob(mechanism, stuck)), []).append(reached)
         sentences += [mechanism.remark for mechanism in self.ended if mechanism.remark]
-        sentences += [
-            f"{mechanism.name}: {mechanism.dropped} gradients were not finite and counted as zero."
-            for mechanism in self.ended
-            if mechanism.dropped
-        ]
+        dropped = ((m.name, m.dropped) for m in self.ended if m.dropped)
+        sentences += [f"{name}: {count} gradients were not finite and counted as zero." for name, count in dropped]
         return sentences + [
             f"Not below the loss of {lost}: {', '.join(who)}; {knob}." for (lost, knob), who in behind.items()
         ]

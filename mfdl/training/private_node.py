@@ -91,23 +91,20 @@ class PrivateNode(SingleCopy):
     Args:
         optimizer: any, over exactly the trainable parameters of `module`; what it keeps is a function of noised sums.
         module: computes each record by itself (batch norm, active dropout and the like are refused, as in `Task`).
-        mechanism: of `calibrate`; its guarantee is that of the run.
-        node: this node, an index in 0 .. n - 1.
+        mechanism: of `calibrate`; its guarantee is that of the run. node: an index in 0 .. n - 1.
         keys: the secrets that this node holds (`HolderKeys.given`), or the root key of a simulation. A secret serves
             one run: a second one with it repeats its noise.
         loss: (output of one record, target of one record) -> scalar.
         batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
             the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
         clipping: "flat" or "automatic:GAMMA", as of `replay`.
-        grid: a step h, a power of two, e.g. 2^-18 of the clipping norm: contributions and noise are whole numbers, so
-            that low-order bits tell nothing (`grid_sums`); for noise of each node alone. None: float64 noise.
-        publish: False only if nothing of the run leaves this machine, as in a simulation that is to be repeated. Keys
-            of seeds are refused otherwise, and so is a step that was taken with the same keys in this process.
+        grid: a step h, a power of two, e.g. 2^-18 of the clipping norm (`grid_sums`); for noise of each node alone.
+            None: float64 noise.
+        publish: False only if nothing of the run leaves this machine. Keys of seeds are refused otherwise, and so is a
+            step that was taken with the same keys in this process.
         folder: of this node alone, which it locks: every `step` saves node and module there before it returns, and a
-            new node goes on from there (module included). `close` releases it. None: `state_dict` is yours to save.
-
+            new node goes on from there. `close` releases it. None: `state_dict` is yours to save.
     Attributes: dropped_records: gradients that were not finite and counted as zero; not for sending.
-
     Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
         `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
         checks that) and nothing else of the data leaves: no loss, no gradient norm, no record count.
@@ -232,8 +229,7 @@ class PrivateNode(SingleCopy):
             self.dropped_records += dropped()
 
     def step(self, features: torch.Tensor, targets: torch.Tensor, *, records: Sequence[int] | None = None) -> None:
-        """Takes one private step on a batch, shapes (B, ...) and (B, ...), and on the micro-batches before it; B may be
-        0.
+        """Takes one private step on a batch, shapes (B, ...) and (B, ...), B >= 0, and on the micro-batches before it.
 
         Args: records: a number for each record, unique in this node's data, to check its participation, on which the
             guarantee rests; without numbers the caller ensures it.
@@ -371,8 +367,7 @@ class PrivateNode(SingleCopy):
     def _added(self, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
         """The sum of the step so far, shape (d,), and its number of records.
 
-        The sum is of clipped gradients in float64, or in whole steps of a grid; at user level of gradients, whose mean
-        is clipped.
+        At record level of clipped gradients, in float64 or in whole steps of a grid; at user level of gradients.
         """
         row, count, user = self.model.initial_row()[None], self._count + len(features), self.mechanism.unit == "user"
         numbers = torch.float64 if self.grid is None or user else torch.int64

@@ -1,10 +1,9 @@
 """replay: train with a mechanism on a task, all nodes at once, and evaluate.
 
 The accounted algorithm runs: its maps by `Executor`, its noise by `noise_stream`; what the guarantee does not cover is
-refused (`covered`). One seed is a `SeedReplay`. Runs whose algorithms are the same but for constants on their inputs
-(`input_scales`) train together (`BatchedRuns`): R runs are R blocks of columns of one state, so gradients of all nodes
-of all runs are taken in one call. Each equals the run alone up to rounding, with the same noise; no map mixes columns
-and no gradient mixes nodes, so a run that diverges leaves the others alone.
+refused (`replay_config`). Runs whose algorithms are the same but for constants on inputs (`input_scales`) train
+together (`BatchedRuns`), R runs as R blocks of columns of one state. Each equals the run alone up to rounding, with the
+same noise; no map mixes columns and no gradient mixes nodes, so a run that diverges leaves the others alone.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import itertools
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,10 +55,9 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
     alone = config.checkpoint_folder is not None or config.keep_messages or config.on_evaluation is not None
     if alone or config.rule is not None or current().size > 1:
         return None
-    mechanism, sampling = config.mechanism, config.mechanism.sampling
+    mechanism, last = config.mechanism, config.last
     clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
-    scheme = None if sampling is None else (type(sampling), sampling.num_bins, sampling.expected_rate)
-    settings = mechanism.unit, config.clip_rule, scheme, clips, config.fed_every, config.last, config.eval_every
+    settings = mechanism.unit, config.clip_rule, mechanism.sampling, clips, config.fed_every, last, config.eval_every
     task = config.task.content_hash  # threads of one process may each have loaded the same task
     return task, mechanism.algorithm.num_steps, *settings, tuple(config.metrics), config.dtype, config.where
 
@@ -204,15 +203,13 @@ class BatchedRuns:
 
     def _batch(self, step: int) -> TaskInstance:
         """The records of all runs in a step: all of its class, or those drawn; bins are stacked once."""
-        if self.first.batches is None:
+        if (batches := self.first.batches) is None:
             return self._stacks[0]
-        sampling = self.first.mechanism.sampling
-        bins = None if sampling is None else sampling.num_bins
-        if bins is None:
+        if batches.repeats_after is None:
             return stacked([run.batch(step) for run in self.runs])
-        if step % bins not in self._stacks:
-            self._stacks[step % bins] = stacked([run.batch(step) for run in self.runs])
-        return self._stacks[step % bins]
+        if (place := step % batches.repeats_after) not in self._stacks:
+            self._stacks[place] = stacked([run.batch(step) for run in self.runs])
+        return self._stacks[place]
 
     def _measured(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
         """Metrics of all runs, shape (R, n), or (R,) for those of average models, and which runs are finite.
@@ -256,11 +253,10 @@ def replay(config: ReplayConfig) -> Run:
     """Trains once per seed; `ReplayConfig` has the arguments.
 
     Raises:
-        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
-            that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
+        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period that
+            the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
         UnsupportedMechanism: at record level, a participation without a rule for batches: other than cyclic, every
-        step,
-            Poisson sampling or balls-in-bins.
+        step, Poisson sampling or balls-in-bins.
     """
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
     with reporter(config.progress).bar(doing, len(_seeds(config)) * config.last) as advance:
@@ -281,22 +277,12 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
     guesses = functools.cache(learned.chance)
     for config in configs:
         guess = guesses(config.task)
-        known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
+        known: dict[str, Any] = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
         declared = replay_config.left_out(config.mechanism, config.task)
         of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
-        rule = "" if config.rule is None else str(config.rule)
-        runs.append(
-            Run(
-                config.mechanism,
-                config.task.name,
-                of_config,
-                **known,
-                public_constants=declared,
-                step_rule=rule,
-                clipping=config.clipping,
-                task=config.task,
-            )
-        )
+        known |= {"public_constants": declared, "step_rule": "" if config.rule is None else str(config.rule)}
+        more = {**known, "clipping": config.clipping, "task": config.task}
+        runs.append(Run(config.mechanism, config.task.name, of_config, **more))
     return runs
 
 

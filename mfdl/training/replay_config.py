@@ -188,18 +188,14 @@ def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
         )
 
 
-def _steps_in_words(mechanism: Mechanism) -> str:
-    return " in the same steps" if mechanism.guarantee.owners.same_steps else ""
-
-
 def require_covered(mechanism: Mechanism, task: Task) -> None:
     """Refuses a task that the mechanism's guarantee does not cover; divisors have their own check."""
     task.require_nodes(mechanism.algorithm.labels)
-    if not mechanism.guarantee.owners.covers(task.record_owners):
+    if not (owners := mechanism.guarantee.owners).covers(task.record_owners):
         raise InvalidInput(
             f"records of task {task.name!r} may be held by {task.record_owners.describe()}, and the guarantee covers "
-            f"{mechanism.guarantee.owners.describe()}{_steps_in_words(mechanism)}; calibrate with owners= as the task "
-            "states them."
+            f"{owners.describe()}{' in the same steps' * owners.same_steps}; calibrate with owners= as the task states "
+            "them."
         )
     if mechanism.guarantee.adjacency == "add-remove":
         raise UnsupportedMechanism(
@@ -314,49 +310,41 @@ class ReplayConfig:
     """The arguments of `replay`.
 
     Attributes:
-        mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
-            same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
-            level it is every step. With secret sampling each is drawn from the noise key.
+        mechanism: calibrated, or without noise. Its participation must be cyclic or every step (at user level every
+            step), or secret sampling, which is drawn from the noise key.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
-        key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
-            anyone who knows the seed can subtract the noise: publish only models of unseeded runs, whose noise a cipher
-            makes. An unseeded key may serve many runs: each draws a nonce, kept in its checkpoint, and no two of them
-            share noise.
+        key: noise key, instead of the one derived from the seed. The noise of a seeded key can be subtracted: publish
+            only models of unseeded runs. An unseeded key may serve many runs: each draws a nonce, kept in its
+            checkpoint.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
-            default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
-            level it follows from the participation, and another one is refused.
-        eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch;
-            where batches are drawn 1 / rate, rounded.
-        metrics: measured at evaluations in addition to test loss and accuracy of each node: names of
-            `mfdl.metrics.METRICS`, "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; stored in
+            default 1, all of them at every step. At record level that of the participation, and another one is refused.
+        eval_every: steps between evaluations; default the period (the longest of any node), with drawn batches 1 /
+            rate.
+        metrics: measured besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`, in
             `SeedRun.metrics`.
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
             c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
-            Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
+            Where the guarantee rests on a Lipschitz constant, only 1 in every step.
         clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
             (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
             a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
             only. Same sensitivity, hence same guarantee; the last two are refused where it rests on a Lipschitz
             constant, and with a clip_schedule.
-        step_rule: a `StepRule`, or its text, such as "rms:0.5": what nodes make of their privatised gradients, and
-            scales before clipping from messages already seen. It costs no privacy where all messages are seen
-            (`mfdl.training.step_rules`), and is refused elsewhere.
+        step_rule: a `StepRule`, or its text, such as "rms:0.5"; at no cost in privacy where all messages are seen
+            (`mfdl.training.step_rules`), and refused elsewhere.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
-        checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written. A
-            resumed run has the bits of an uninterrupted one on one machine, with the same libraries and threads.
+        checkpoint_folder: one subfolder per seed; without it nothing is written. A resumed run has the bits of an
+            uninterrupted one on one machine, with the same libraries and threads.
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
-        dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one,
-            else the CPU.
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
-            finished.
-        on_evaluation: called with an `EvaluatedStep` after each evaluation of this call, once its checkpoint is
-            written; what it returns is not looked at, what it raises ends the run, and a later call goes on from there.
-        publish: True if models or messages of these runs will be published: noise that a seed decides, which no cipher
-            makes, is refused, and so is a key whose secret is not random.
+        dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function of the number of steps just finished.
+        on_evaluation: called with an `EvaluatedStep` after each evaluation, once its checkpoint is written; what it
+            raises ends the run, and a later call goes on from there.
+        publish: True if models or messages will be published: refuses noise of a seed and a key that is not random.
     """
 
     mechanism: Mechanism

@@ -102,7 +102,6 @@ class SeedRun:
         Args:
             metric: a name of `measured`; None for a metric without values, such as the accuracy of a regression.
             last_steps: if given, the answer is that of `last`.
-
         Raises: InvalidInput: an unknown metric, or less than one step.
         """
         if last_steps is not None or not self.released:
@@ -158,15 +157,13 @@ class Run(Shown):
     task: Task | None = dataclasses.field(default=None, metadata={"stored": False})
 
     def module(self, node: Hashable = 0, seed: int | None = None, *, task: Task | None = None) -> torch.nn.Module:
-        """The torch module of the task with the released parameters of a node, on the CPU in float32, in evaluation
-        mode.
+        """The torch module of the task with the released parameters of a node, for evaluation on the CPU in float32.
 
         A model to publish comes from `mfdl.replay(mechanism, task, seeds=None)`: noise of a seed can be subtracted.
 
         Args:
             node: index or label, as of a trust model; seed: one of the runs, default the first.
             task: the trained task; needed for a run that was loaded from a file, which holds no code.
-
         Guarantee: the parameters are covered for the attackers that the mechanism's guarantee names.
         Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
@@ -256,11 +253,8 @@ class Run(Shown):
                 "seed": run.seed,
                 "step": int(step),
                 "node": str(label),
-                "loss": float(run.loss[i, u]),
-                "accuracy": None if run.accuracy is None else float(run.accuracy[i, u]),
-                **{
-                    name: float(values[i, u] if values.ndim == 2 else values[i]) for name, values in run.metrics.items()
-                },
+                **dict.fromkeys(("loss", "accuracy")),
+                **{name: float(x[i, u] if x.ndim == 2 else x[i]) for name, x in run.measured.items()},
             }
             for run in self.seeds
             for i, step in enumerate(run.steps)
@@ -268,32 +262,22 @@ class Run(Shown):
         ]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The run in long format: one row for each seed, evaluated step and node.
+        """The run in long format: one row for each seed, evaluated step and node; columns RUN_COLUMNS and the metrics.
 
-        Columns: RUN_COLUMNS, and the requested metrics; `delta` is the one stated beside epsilon, `lr` the rate of the
-        step just finished, `graph` and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the
-        communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
-        hash. Loss, accuracy and metrics are `NotPrivate`.
+        `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `config_hash` the mechanism's
+        content hash. Loss, accuracy and metrics are `NotPrivate`.
 
         Raises: MissingExtra: pandas is not installed.
         """
         mechanism, guarantee = self.mechanism, self.mechanism.guarantee
-        dynamics = mechanism.algorithm.dynamics
-        gossip = dynamics.gossip
-        graph = communication_graph(gossip, mechanism.algorithm.num_steps * dynamics.gossip_rounds)
-        rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
-        same = {
-            "trust": guarantee.trust,
-            "mu": math.nan if guarantee.mu is None else guarantee.mu,  # none where batches are secret
-            "epsilon": guarantee.epsilon(guarantee.stated_delta),
-            "delta": guarantee.stated_delta,
-            "graph": graph.name,
-            "graph_hash": graphs.content_hash(graph),
-            "gossip": gossip.name,
-            "gossip_hash": gossip.content_hash,
-            "task": self.task_name,
-            "config_hash": mechanism.content_hash,
-        }
+        dynamics, T = mechanism.algorithm.dynamics, mechanism.algorithm.num_steps
+        gossip, rates = dynamics.gossip, dynamics.learning_rates(T)
+        graph = communication_graph(gossip, T * dynamics.gossip_rounds)
+        same: dict[str, Any] = {"trust": guarantee.trust, "task": self.task_name, "config_hash": mechanism.content_hash}
+        same |= {"mu": math.nan if guarantee.mu is None else guarantee.mu}  # none where batches are secret
+        same |= {"epsilon": guarantee.epsilon(guarantee.stated_delta), "delta": guarantee.stated_delta}
+        same |= {"graph": graph.name, "graph_hash": graphs.content_hash(graph)}
+        same |= {"gossip": gossip.name, "gossip_hash": gossip.content_hash}
         table = ({**same, "lr": float(rates[max(row["step"] - 1, 0)]), **row} for row in self.rows())
         frame = data_frame(table, [*RUN_COLUMNS, *metrics.requested(self.seeds[0].metrics)])
         frame["accuracy"] = frame["accuracy"].astype(float)  # of regression nan, not objects
@@ -374,18 +358,12 @@ def is_private(mechanism: Mechanism) -> bool:
 
 def judged(runs: Sequence[Run]) -> Judged:
     """Runs of one task with the same seeds, compared with the untrained model and with chance."""
-    ended = [
-        Ended(
-            run.mechanism.algorithm.name,
-            is_private(run.mechanism),
-            run.final_test_losses,
-            [seed.final_accuracy for seed in run.seeds],
-            len(run.diverged_seeds),
-            shortsighted(run.mechanism.algorithm),
-            sum(seed.dropped_records for seed in run.seeds),
-        )
-        for run in runs
-    ]
+    ended = []
+    for run in runs:
+        algorithm, private = run.mechanism.algorithm, is_private(run.mechanism)
+        accuracies, diverged = [seed.final_accuracy for seed in run.seeds], len(run.diverged_seeds)
+        dropped, remark = sum(seed.dropped_records for seed in run.seeds), shortsighted(algorithm)
+        ended.append(Ended(algorithm.name, private, run.final_test_losses, accuracies, diverged, remark, dropped))
     first = runs[0]
     start = [_baseline(seed.untrained_loss, seed.untrained_accuracy) for seed in first.seeds]
     return Judged(ended, mean_baseline(start), _baseline(first.chance_loss, first.chance_accuracy))
@@ -412,7 +390,6 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
     Args: ax: axes for the curves, which are then returned; default a Figure with final losses and guarantees;
         metric: "loss", "accuracy" of a classifier, or a requested metric.
-
     Raises: InvalidInput: no run, another metric, or one that a run did not measure.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
@@ -423,17 +400,11 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
         raise InvalidInput("runs must hold at least one run.")
     names = [run.mechanism.algorithm.name for run in runs]
     verdict = judged(runs)
-    curves = [
-        Curves(
-            name,
-            look,
-            [seed.steps for seed in run.seeds],
-            [_values(seed, metric, run.task_name) for seed in run.seeds],
-            [seed.final(metric) for seed in run.seeds],
-            ended.accuracy if metric == "loss" else None,
-        )
-        for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True)
-    ]
+    curves = []
+    for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True):
+        steps, finals = [seed.steps for seed in run.seeds], [seed.final(metric) for seed in run.seeds]
+        values = [_values(seed, metric, run.task_name) for seed in run.seeds]
+        curves.append(Curves(name, look, steps, values, finals, ended.accuracy if metric == "loss" else None))
     levels = untrained_levels(verdict, metric)
     if ax is not None:
         return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)

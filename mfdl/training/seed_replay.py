@@ -130,7 +130,6 @@ class SeedReplay:
         return self.config.eval_every or replay_config.epoch(self.mechanism, self.config.fed_every)
 
     def stream(self) -> NoiseStream:
-        """The noise of this rank's slots by the run's key."""
         noise, slots = self.algorithm.noise, None if self.group.size == 1 else self.share.slots
         return noise_stream(noise, self.mechanism.noise_std, self.key, self.instance.dimension, slots=slots)
 
@@ -217,11 +216,9 @@ class SeedReplay:
 
     @property
     def dropped_records(self) -> int:
-        """Count over all ranks."""
         return int(self.group.summed(torch.tensor(self.dropped, device=self.group.device)))
 
     def record(self, step: int, measured: dict[str, np.ndarray]) -> None:
-        """Keeps the metrics of an evaluation."""
         self.evaluated["evaluated_steps"].append(step)
         for name, values in measured.items():
             self.evaluated[name].append(values)
@@ -245,7 +242,6 @@ class SeedReplay:
         return models, {} if self.releasing.total is None else self._measured(models)
 
     def _evaluated_step(self, step: int) -> EvaluatedStep:
-        """The last evaluation, in copies of the arrays."""
         losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
         loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
         models = np.array(self._all_models(self.executor.models(self.state)))
@@ -274,9 +270,6 @@ class SeedReplay:
         """The records of a step: all of its class, or those drawn."""
         return self.instance if self.batches is None else self.batches.step_batch(step)
 
-    def _gradients(self, step: int) -> torch.Tensor:
-        return self.clipped(self.batch(step), self.executor.models(self.state), step)
-
     def clipped(self, batch: TaskInstance, models: torch.Tensor, step: int) -> torch.Tensor:
         """The clipped gradients of a batch, to which noise is added."""
         mechanism = self.mechanism
@@ -295,7 +288,6 @@ class SeedReplay:
         return directions
 
     def run(self, advance: Advance) -> SeedRun:
-        """Takes the remaining steps."""
         self._begin()
         self.group.under_way = True
         with few_threads([self.instance]):
@@ -312,7 +304,7 @@ class SeedReplay:
         for t in range(self.start, last):
             began = time.perf_counter()
             with clipping.counting_dropped() as dropped:
-                gradients = self._gradients(t)
+                gradients = self.clipped(self.batch(t), self.executor.models(self.state), t)
             self.dropped += dropped()
             injected = stream.step(t)
             rule = None if self.rule is None else functools.partial(self._directions, t)

@@ -84,10 +84,7 @@ class HolderKeys:
         return cls(None, known)
 
     def key_for(self, holders: Iterable[int]) -> NoiseKey:
-        """The secret of a holder set.
-
-        Raises: InvalidInput: naming the set, when its secret is missing.
-        """
+        """The secret of a holder set. Raises: InvalidInput: naming the set, when its secret is missing."""
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
             raise InvalidInput(
@@ -98,8 +95,8 @@ class HolderKeys:
             return self._root.derive("holders", *sorted(wanted))
         if wanted not in self._given:
             raise InvalidInput(
-                f"the secret of {_name(wanted)} is missing; agree on one with its holders (key_agreement) and pass it "
-                "to HolderKeys.given."
+                f"the secret of {_name(wanted)} is missing; agree on one with its holders (pair_key, agree) and pass "
+                "it to HolderKeys.given."
             )
         return self._given[wanted]
 
@@ -148,11 +145,7 @@ def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]
 
 
 def base_columns(
-    noise: NoiseOperator,
-    keys: HolderKeys,
-    columns: Iterable[int] | NDArray[np.int64] | None = None,
-    *,
-    shard: int = 0,
+    noise: NoiseOperator, keys: HolderKeys, columns: Iterable[int] | NDArray[np.int64] | None = None, *, shard: int = 0
 ) -> ColumnNormals:
     """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
@@ -251,7 +244,6 @@ def pair_key(
         peer_public: the peer's `public_bytes`, from an authenticated channel.
         run_id: new for each run and equal at both ends; not empty.
         own_label, peer_label: names of the two that all nodes use, e.g. their indices; different.
-
     Guarantees: both ends get the same key. Another run id, label or public key gives an unrelated one.
     Raises:
         InvalidInput: a public key that is not 32 bytes, is the own one, or is of low order (every private key gives
@@ -290,7 +282,6 @@ def seal_group_key(
         key: drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
         pair: `pair_key` of sender and receiver for this run.
         group: labels of all members, in any order.
-
     Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
     Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """

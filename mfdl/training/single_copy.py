@@ -144,5 +144,4 @@ class RecordSteps:
         return {record: list(steps) for record, steps in self._steps.items()}
 
     def load(self, steps: Mapping[int, Sequence[int]]) -> None:
-        """Replaces the counted steps."""
         self._steps = {int(record): list(joined) for record, joined in steps.items()}

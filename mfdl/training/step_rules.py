@@ -1,9 +1,8 @@
 """Step rules: functions of privatised gradients whose results enter the algorithm in their place.
 
-In: the privatised gradients of all nodes, step by step, and public facts. Out: directions, and scales of the next
-gradients before clipping. A rule costs no privacy where the guarantee covers the stream of privatised gradients, chosen
-adaptively: directions and scales are post-processing of it (docs/step_rules.md has the proof).
-`covered.require_injected_sums` refuses the rest: hidden messages, and noise that enters elsewhere than gradients.
+A rule costs no privacy where the guarantee covers the stream of privatised gradients, chosen adaptively: directions and
+scales of the next gradients before clipping are post-processing of it (docs/step_rules.md has the proof).
+`replay_config.require_injected_sums` refuses the rest: hidden messages, and noise that enters elsewhere than gradients.
 """
 
 from __future__ import annotations

@@ -137,7 +137,6 @@ def node_stream(
         slots: injection slots of the node in a step. Default its one row, right whenever noise is added to gradients;
             for noise on messages `np.flatnonzero(algorithm.message_sender == node)`.
         tensor: number of the parameter tensor, if a model is sent in several.
-
     Guarantees:
         Stacked over the nodes, the rows are those of `noise_stream` with the same keys: bit for bit for independent
         and step noise, to rounding otherwise.

@@ -1,7 +1,6 @@
 """A sweep or a comparison as one page, report.html, and report.json with the losses that were computed for it.
 
-The page has no script and loads nothing: series are shown and hidden by style alone. Its drawings are those of
-`mfdl.pictures`, as SVG in the colours of the page.
+The page has no script and loads nothing: series are shown and hidden by style alone.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from ..pictures.themed_svg import themed_svg
 from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
 from ..progress import reporter as progress_screen
-from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from ..runs.privacy_plots import by_distance
+from ..runs.store import names as column_names
 from ..runs.store import read_json
 from . import DATA, PAGE, run_groups
 from .rebuilt import LossStore, MechanismDetails, details
@@ -111,7 +111,6 @@ def _section(
     largest: int,
     progress: Silent,
 ) -> dict[str, Any]:
-    """Comparable runs, as the template takes them."""
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
     first = selected_first(runs)
@@ -180,7 +179,6 @@ def _loss_cell(value: float) -> tuple[str, str]:
 
 
 def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetails, list[Drawing]]]:
-    """Each mechanism once, those with something to draw first."""
     by_label: dict[str, MechanismDetails] = {}
     for mechanism in mechanisms:
         label = mechanism.group.label
@@ -208,7 +206,7 @@ def _number(value: float | str | None) -> str:
 
 def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
     entries = []
-    for name in columns.names("page"):
+    for name in column_names("page"):
         values = dict.fromkeys(str(record[name]) for record in read.records if record.get(name) is not None)
         if values:
             entries.append((name.replace("_", " "), ", ".join(values)))
@@ -218,7 +216,6 @@ def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
 
 
 def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[str, str, str]]:
-    """Words, path and address of the files beside the page."""
     links = []
     for words, name in read.files:
         path = os.path.relpath(read.folder / name, out.parent) + ("/" if name.endswith("/") else "")
@@ -229,7 +226,6 @@ def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[s
 
 
 def _csv(every: Sequence[ComparableRuns]) -> str:
-    """All groups of runs, all rates, as a data address."""
     metrics = list(dict.fromkeys(metric for runs in every for metric in runs.metrics))
     rows = [{"setting": runs.name, **group.row(metrics)} for runs in every for group in runs.groups]
     buffer = io.StringIO()
@@ -287,22 +283,13 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
         for group in runs.noiseless
         if (spread := group.final(metric)) is not None
     ]
-    chart = LineChart(
-        f"{panel.symbol}, the privacy budget: less privacy to the right",
-        metric_words(metric),
-        lines,
-        levels + _baselines(runs, metric),
-        ticks,
-        x_log=True,
-    )
-    return Drawing.from_figure(
-        chart.figure(),
-        f"{metric_words(metric)}, trust model {panel.trust}".capitalize(),
-        f"{metric_words(metric)} against the privacy budget under {panel.trust}",
-        looks.values(),
-        words=_diverged(groups),
-        classes=f"kind m{kind}",
-    )
+    levels += _baselines(runs, metric)
+    below, words = f"{panel.symbol}, the privacy budget: less privacy to the right", metric_words(metric)
+    chart = LineChart(below, words, lines, levels, ticks, x_log=True)
+    title = f"{words}, trust model {panel.trust}".capitalize()
+    spoken = f"{words} against the privacy budget under {panel.trust}"
+    more = {"words": _diverged(groups), "classes": f"kind m{kind}"}
+    return Drawing.from_figure(chart.figure(), title, spoken, looks.values(), **more)
 
 
 def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks, source: Source) -> Drawing:

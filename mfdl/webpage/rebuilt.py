@@ -1,7 +1,7 @@
 """Numbers of a page that no store holds: correlation of a mechanism's noise, and losses between pairs of nodes.
 
-The mechanism is built again from the options of a record; one whose noise differs from the record's is refused: another
-version built it. Losses are stored in report.json and not computed twice.
+The mechanism is built again from the options of a record; one whose noise differs from the record's is refused. Losses
+are stored in report.json and not computed twice.
 """
 
 from __future__ import annotations
@@ -168,7 +168,6 @@ class LossStore:
         self.used: dict[str, Any] = {}
 
     def pairwise(self, built: Rebuilt) -> PairLosses:
-        """Losses of all pairs, computed if no earlier call did."""
         key = " ".join([built.mechanism.content_hash, built.record["adjacency"], built.mechanism.guarantee.release])
         entry: Any = self._earlier.get(key)
         if not _is_entry(entry, len(built.nodes)):

@@ -19,11 +19,10 @@ from mfdl_solvers.ties import ranking
 
 from ..errors import InvalidInput
 from ..metrics import metric_of, result_key
-from ..runs import columns
-from ..runs.columns import RunSteps, load_steps
 from ..runs.experiment import USUAL
 from ..runs.output import ahead_in_every_seed, mu_rounded_up
-from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, Store
+from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, RunSteps, Store, load_steps
+from ..runs.store import names as column_names
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`
 OF_THE_SERIES = {
@@ -83,7 +82,6 @@ class RunGroup:
 
     @property
     def private(self) -> bool:
-        """Whether there is a guarantee."""
         return math.isfinite(self.budget)
 
     @property
@@ -138,7 +136,6 @@ class TrustPanel:
 
     @property
     def middle(self) -> float:
-        """The budget that is shown first."""
         return self.budgets[len(self.budgets) // 2]
 
     @cached_property
@@ -228,16 +225,12 @@ def comparable(records: Sequence[Record]) -> list[ComparableRuns]:
     settings = [json.loads(key) for key in apart]
     names = sorted({name for setting in settings for name in setting} - {"task", "graph", *HASHES})
     differ = [name for name in names if len({json.dumps(setting.get(name)) for setting in settings}) > 1]
-    return [
-        ComparableRuns(
-            ", ".join(
-                [f"{runs[0]['task']} on {runs[0]['graph']}"]
-                + [f"{name.replace('_', ' ')} {setting.get(name, USUAL.get(name))}" for name in differ]
-            ),
-            tuple(runs),
-        )
-        for setting, runs in zip(settings, apart.values(), strict=True)
-    ]
+    comparable_runs = []
+    for setting, runs in zip(settings, apart.values(), strict=True):
+        words = [f"{name.replace('_', ' ')} {setting.get(name, USUAL.get(name))}" for name in differ]
+        name = ", ".join([f"{runs[0]['task']} on {runs[0]['graph']}", *words])
+        comparable_runs.append(ComparableRuns(name, tuple(runs)))
+    return comparable_runs
 
 
 def grouped(records: Iterable[Record]) -> list[RunGroup]:
@@ -343,15 +336,15 @@ def _comparison(folder: Path) -> Source:
     """results.json and steps.mfdl of `mfdl compare`, its runs as cells of a sweep."""
     result = _json(folder / RESULTS)
     try:
-        same = {name: result[name] for name in columns.names(level="setting")} | {"lr": result.get("learning_rate")}
+        same = {name: result[name] for name in column_names(level="setting")} | {"lr": result.get("learning_rate")}
         same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
         records = []
         for run in result["runs"]:
             key = {
-                name: run[name] for name in columns.names("key") if name in run
+                name: run[name] for name in column_names("key") if name in run
             }  # budget and rate where there are several
             row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
-            of_mechanism = {name: row[name] for name in columns.names(level="mechanism")} | key
+            of_mechanism = {name: row[name] for name in column_names(level="mechanism")} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
             options = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):

@@ -18,9 +18,9 @@ from mfdl import Cyclic, Privacy, algorithms, calibrate, data, graphs, privacy, 
 from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import comparing, load_steps, running, store
-from mfdl.runs.columns import CONDITIONS, RunSteps
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.store import CONDITIONS, RunSteps
 
 FILES = {"results.json", "steps.mfdl", "compare.png", "compare.svg", "runs"}
 KEYS = {

@@ -11,8 +11,8 @@ from vocabulary import refuses
 from mfdl import files
 from mfdl.commands import main
 from mfdl.runs import comparing
-from mfdl.runs.columns import load_steps, save_steps
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.store import load_steps, save_steps
 
 ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",

@@ -35,7 +35,7 @@ SCHEMES = [
 
 def instance(nodes=None):
     task = linear_task(NODES, np.random.default_rng(0).uniform(0.5, 1.5, (40 * NODES, 2)))
-    return task.instance(0, 1).of_nodes(nodes)
+    return task.instance(0, 1).node_part(nodes)
 
 
 def drawn(scheme, nodes=None, steps=range(STEPS), key=KEY):

@@ -31,9 +31,9 @@ from mfdl.metrics import METRICS, not_private_fields
 from mfdl.noise import IndependentNoise
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import load_steps
-from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.store import NOT_PRIVATE
 from mfdl.testing.tasks import linear_task
 from mfdl.training import checkpoint, keys, seed_replay
 from mfdl.training.run import SeedRun

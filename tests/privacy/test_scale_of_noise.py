@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from _guarantees import sensitivities
+from _guarantees import sensitivity_of_gram
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, View, algorithms, calibrate, gossip, trust

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from _guarantees import sensitivities, worst_sensitivity
+from _guarantees import sensitivity_of_gram, worst_sensitivity
 from exact import inverse
 from numpy.testing import assert_allclose
 from vocabulary import example, given, refuses, st

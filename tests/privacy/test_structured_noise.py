@@ -7,7 +7,7 @@ from fractions import Fraction
 import exact
 import numpy as np
 import pytest
-from _guarantees import sensitivities
+from _guarantees import sensitivity_of_gram
 from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported

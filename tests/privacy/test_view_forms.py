@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from _guarantees import sensitivities
+from _guarantees import sensitivity_of_gram
 from numpy.testing import assert_allclose
 from vocabulary import assume, given, st
 

@@ -18,9 +18,9 @@ from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.pictures.style import KNOWN, mechanism_looks, write_figure
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs import privacy_plots as pictures
-from mfdl.runs.columns import RunSteps
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
 from mfdl.runs.rendering import plot_comparison
+from mfdl.runs.store import RunSteps
 from mfdl.training.run import plot_runs
 from mfdl.trust import PNDP
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from mfdl import files
 from mfdl.runs import Cell, Store, run_cells
-from mfdl.runs.columns import RunSteps
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.store import RunSteps
 
 SMALL = Experiment(graph="path:n=4", epochs=2, period=3, seeds=1, task="digits", learning_rate=0.5)
 

@@ -184,7 +184,7 @@ def test_losses_by_distance_are_those_of_the_pairs():
 
 def test_correlations_are_those_of_the_dense_operator(built):
     N = built.mechanism.algorithm.noise.to_dense()
-    T, n = built.num_steps, 4
+    T, n = built.mechanism.algorithm.num_steps, 4
     noise = rebuilt.noise_correlation(built)
     last = N[(T - 1) * n :]
     covariance = last @ last.T * built.mechanism.noise_std**2

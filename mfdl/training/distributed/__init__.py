@@ -6,13 +6,10 @@
 The numbers are those of one process, up to the order in which a sum is taken. Noise is never sent: every rank makes
 that of its nodes from the run's key, shared secrets included.
 
-A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU): started here, one process a
-rank on this machine, or by torchrun. Rank 0 leads and sends work as pickles, the noise key among it: all ranks are one
-party, the simulation. A rank that dies ends the run.
-
-A map's rows of a rank are cut to its own columns and, behind them, those of other ranks that it needs; `Seen` makes
-the tensor that these multiply. `Shares` assigns rows to ranks: nodes by a partition of the graph that cuts few edges,
-everything else by its node.
+A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU), started here or by torchrun.
+Rank 0 leads and sends work as pickles, the noise key among it: all ranks are one party, the simulation. A rank that
+dies ends the run. `Shares` assigns nodes to ranks by a partition of the graph that cuts few edges; `Seen` makes the
+tensor that a map's rows of a rank multiply.
 """
 
 from __future__ import annotations
@@ -56,10 +53,9 @@ MOMENT = 2.0
 class Group:
     """This process among its peers.
 
-    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent to other ranks so far, without
-        whole models for checkpoints and evaluations; started: the processes that this one started; under_way: the work
-        has passed the checks of every rank; left_off: a run failed with ranks at different places, so the group is
-        unusable.
+    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent so far; started: processes of
+        this one; under_way: the work has passed the checks of every rank; left_off: a run failed with ranks at
+        different places, so the group is unusable.
     """
 
     rank: int = 0
@@ -213,11 +209,7 @@ def ranks(count: int) -> Iterator[Group]:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
         for rank in range(1, count):
-            options: dict[str, Any] = {
-                "env": environment,
-                "stdin": subprocess.DEVNULL,
-                "start_new_session": True,
-            }
+            options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
             started.append(subprocess.Popen([*command, str(rank)], **options))
         ending.enter_context(_environment(local))
         torch.set_num_threads(each)
@@ -394,7 +386,6 @@ class Share:
         return torch.as_tensor(self.shares.rows(name, rank), device=self._device)
 
     def _seen_by(self, maps: dict[str, Map], columns: str, rows: Sequence[str] | None = None) -> Seen:
-        """Operand of this rank for these maps."""
         given = [(rows[0] if rows else SHAPES[name][0], m) for name, m in maps.items() if m is not None]
         key = columns, *((word, self._number(m)) for word, m in given)
         if key not in self._seen:

@@ -20,24 +20,9 @@ from .preconditioner import Preconditioner
 from .task_modules import load_from_module, parse_module_text
 
 __all__ = [
-    "Evaluation",
-    "Preconditioner",
-    "Task",
-    "a9a",
-    "digits",
-    "femnist",
-    "from_file",
-    "from_module",
-    "housing",
-    "least_squares",
-    "load",
-    "logistic",
-    "mnist",
-    "names",
-    "partition",
-    "quadratic",
-    "rotated_quadratics",
-]
+    "Evaluation", "Preconditioner", "Task", "a9a", "digits", "femnist", "from_file", "from_module", "housing",
+    "least_squares", "load", "logistic", "mnist", "names", "partition", "quadratic", "rotated_quadratics",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -62,7 +47,6 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
         graph: a networkx graph, the name of one, or the number of nodes.
         data_home: cache of downloaded data; None for the usual place.
         params: further parameters of the function or the file, such as partition="dirichlet:alpha=10".
-
     Raises:
         InvalidInput: unknown name or parameter, one given twice or of another type; refusals of the task's function.
     """

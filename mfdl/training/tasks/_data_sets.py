@@ -179,16 +179,15 @@ def housing(
     """California housing: the median house value of 20,640 districts from 8 features.
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
-    random_state `DATA_SPLIT_SEED` = 0), treated as public preprocessing: no guarantee covers these 16 numbers. Targets
-    are in units of 100,000 dollars. One test record lies 193 standard deviations out (average occupancy): unclipped it
-    dominates the squared error of a noisy model. The names housing-mlp and housing-linear clip at 5.
+    random_state `DATA_SPLIT_SEED` = 0), treated as public: no guarantee covers these 16 numbers. Targets are in units
+    of 100,000 dollars. One test record lies 193 standard deviations out; the names housing-mlp and housing-linear clip
+    at 5.
 
     Args:
         partition: not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
             with threshold 1, convex).
-        clip: bound > 0 on the absolute value of each standardised feature; a constant chosen without looking at the
-            data.
+        clip: bound > 0 on the absolute value of each standardised feature; a public constant.
     """
     require_known("housing model", model, HOUSING_MODELS)
     clip = clip if clip == math.inf else check.positive(clip=clip)
@@ -229,7 +228,6 @@ def mnist(
         split: "original" or "pool" (train and test images together, the same fifth held back in all runs; the name then
             ends in "-pool").
         fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
-
     Source: the network of arXiv:2405.01031; one linear layer, the pool and fraction 0.2 are those of
         arXiv:2501.14644v2 and its code.
     """
@@ -311,19 +309,9 @@ def _task(
     kind: Kind = "classification",
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy,
 ) -> Task:
-    return from_module(
-        name,
-        graph_or_num_nodes,
-        kind=kind,
-        features=train[0],
-        targets=train[1],
-        test_features=test[0],
-        test_targets=test[1],
-        build_module=build_module,
-        loss=loss,
-        partition=partition,
-        public_constants=public_constants,
-    )
+    more: dict[str, Any] = {"features": train[0], "targets": train[1], "kind": kind, "build_module": build_module}
+    more |= {"test_features": test[0], "test_targets": test[1], "loss": loss, "partition": partition}
+    return from_module(name, graph_or_num_nodes, public_constants=public_constants, **more)
 
 
 FloatArray = NDArray[np.float64]
@@ -348,7 +336,6 @@ def least_squares(
 
     Args: dimension: d, of x; data_seed: of all b_i; start: the first model of every node: "ones", as in the experiment,
         "zero", "optimum" or d numbers.
-
     Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
     """
     n = node_count(graph_or_num_nodes)
@@ -363,17 +350,15 @@ def least_squares(
 
 @TASKS.register(example="rotated-quadratics:start=ones")
 def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimum") -> Task:
-    """Quadratics in the plane that disagree: f_i(x) = 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and
-    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.
+    """Quadratics in the plane that disagree: 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and at the others
+    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0).
 
-    `Evaluation.loss` is f(x_u) - f(x*), f the mean of the f_i: noise and disagreement keep it above 0. A node's only
-    record is used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
+    `Evaluation.loss` is f(x_u) - f(x*), f the mean: noise and disagreement keep it above 0. A node's only record is
+    used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
 
     Args:
-        start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
-            decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
-            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise.
-
+        start: the first model of every node: "optimum", "zero", "ones" or two numbers. From 0, with clip_norm 0.1 and
+            steps 0.01 / sqrt(t), t = 1, ..., 5000, a model moves by 0.14 at most and the loss stays near 601.
     Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
     """
     n = node_count(graph_or_num_nodes)
@@ -401,7 +386,6 @@ def quadratic(
         metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
             ||x - x*||^2, or "excess-loss", f(x) - f(x*).
         start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
-
     Raises:
         InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
             metric or start.
@@ -435,7 +419,7 @@ def quadratic(
         loss=_half_squared_norm,
         num_nodes=n,
         partition=Fixed(np.arange(n)),
-        public_constants="the first model, the minimiser" if _is_optimum(start) else "none",
+        public_constants="the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none",
     )
 
 
@@ -451,10 +435,6 @@ def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_row
     records = np.zeros((2, num_rows, d + 1))
     records[0, :d] = np.concatenate([root, (root @ optimum)[:, None]], axis=1)
     return records
-
-
-def _is_optimum(start: str | ArrayLike) -> bool:
-    return isinstance(start, str) and start == "optimum"
 
 
 def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float, ...]:

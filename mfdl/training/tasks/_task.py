@@ -39,25 +39,20 @@ class Task:
         features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
         targets: shape (N,); int64 classes or float32 values.
         build_module: returns a new module for batches (records, ...); its random initial values come from torch's
-            global generator, which is seeded around the call. A module-level function or `functools.partial` of one can
-            be sent to worker processes.
+            global generator, which is seeded around the call. For worker processes it must be picklable.
         loss: (output of one record, target of one record) -> scalar.
         num_nodes: n, over which the train records are split by `partition`; default a uniform random split.
-        lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
-            sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
-            it holds). None: no claim, and guarantees that rest on one are refused.
+        lipschitz: L such that every local map x -> x - eta g(x) is L-Lipschitz at the step sizes of the training, for
+            every possible record; your claim (docs/shift_reduction.md). None: guarantees that rest on one are refused.
         public_constants: features, targets or parts of the first model that were computed from the records and are
-            declared public, in words ("mean and standard deviation of each feature"), or "none"; no guarantee covers
-            them. None: not declared, and runs with secret sampling are refused.
+            declared public, in words, or "none"; no guarantee covers them. None: runs with secret sampling are refused.
         from_records: other quantities computed from the private records and declared public, in words, as by
             `preconditioned`; every guarantee of a run says that it does not cover them.
         earlier_records: digests of the train records before they were preconditioned.
         record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
             `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
             guarantee for fewer is refused.
-        node_labels: labels of the nodes in index order, if the task was built on a graph; it is trained on the same
-            nodes alone. None: any graph with as many nodes.
-
+        node_labels: of the graph that the task is for, in index order. None: any graph with as many nodes.
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
         UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
@@ -163,10 +158,9 @@ class Task:
             from_records: why a preconditioner that was computed from train records of this task is public; it stands
                 beside every guarantee as not covered. Without it such a preconditioner is refused, if these records
                 are recognised: unchanged ones are, rounded or rescaled ones are yours to declare.
-        Returns: a task of another name and content hash, without a Lipschitz claim. Trained weights of the first layer
-            are converted by `Preconditioner.weights`.
-        Raises: InvalidInput: features that are not real vectors, another number of features, a preconditioner of
-            private records.
+        Returns: a task of another name and content hash, without a Lipschitz claim (`Preconditioner.weights` converts
+            back).
+        Raises: InvalidInput: features that are not real vectors, another number of features, private records.
         """
         if self.features.ndim != 2 or not np.issubdtype(self.features.dtype, np.floating):
             raise InvalidInput(
@@ -278,7 +272,6 @@ class Task:
             period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
             dtype: float32 or float64, of features, models and gradients. Modules in half precision, or of several
                 types, compute in theirs, the former on features of their type.
-
         Raises: InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
         """
         seed = check.integer_at_least(0, seed=seed)
@@ -356,23 +349,14 @@ def from_module(
         train, test: Datasets of (features, target), read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
         partition: of the train records, or its text such as "dirichlet:alpha=10", see `partition.parse`.
-
     Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
     arrays = {"features": features, "targets": targets, "test_features": test_features, "test_targets": test_targets}
-    return Task(
-        name,
-        kind,
-        **records.caller_arrays(train, test, arrays),
-        build_module=build_module,
-        loss=loss,
-        num_nodes=node_count(graph_or_num_nodes),
-        lipschitz=lipschitz,
-        partition=partitions.parse(partition),
-        public_constants=public_constants,
-        record_owners=record_owners,
-        node_labels=None if isinstance(graph_or_num_nodes, int | np.integer) else labels(graph_or_num_nodes),
-    )
+    nodes = None if isinstance(graph_or_num_nodes, int | np.integer) else labels(graph_or_num_nodes)
+    more: dict[str, Any] = records.caller_arrays(train, test, arrays)
+    more |= {"build_module": build_module, "loss": loss, "num_nodes": node_count(graph_or_num_nodes)}
+    more |= {"lipschitz": lipschitz, "partition": partitions.parse(partition), "public_constants": public_constants}
+    return Task(name, kind, record_owners=record_owners, node_labels=nodes, **more)
 
 
 def _owners(given: Any, num_nodes: int) -> Owners:

@@ -26,15 +26,7 @@ from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
 from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
-from .table_records import (
-    TableOptions,
-    TableRecords,
-    kind_of_task,
-    read_records,
-    roles,
-    table_records,
-    test_table,
-)
+from .table_records import TableOptions, TableRecords, kind_of_task, read_records, roles, table_records, test_table
 
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
 """Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
@@ -108,29 +100,25 @@ def from_file(
 ) -> Task:
     """The task of a data file: CSV, TSV (also gzip), Parquet, LIBSVM or a NumPy archive, by the suffix of its name.
 
-    The text "own.csv:target=price,drop=id,name" of `load` and of the command line has the same options. Columns go by
-    their names. Features must be numbers; nothing is standardised, because the mean and standard deviation of private
-    records are not public.
+    Features must be numbers; nothing is standardised, because moments of private records are not public. The text
+    "own.csv:target=price,drop=id,name" of `load` has the same options.
 
     Args:
         path: ends in .csv, .tsv, .parquet, .libsvm, .svm or .npz. CSV and TSV begin with names of columns. LIBSVM files
             hold `label index:value ...`, archives the arrays X and y, perhaps X_test and y_test, and node.
         graph: a networkx graph, the name of one, or the number of nodes.
         target: the column that is predicted; LIBSVM files and archives have a place for it.
-        kind: "regression" (squared error) or "classification" (cross entropy). It can be left out for words
-            (classes) and for numbers with decimals (regression); integers may be either.
+        kind: "regression" (squared error) or "classification" (cross entropy); needed where the target holds integers.
         classes: all labels in the order of their numbers, "no,yes", or a number C for 0, ..., C - 1. Default: those
             that occur, which is a fact about the records that no guarantee covers.
-        features: the only columns that are features; default all but target and node.
-        drop: columns that are left out; not with features.
+        features: the only columns that are features; default all but target and node. drop: columns that are left out.
         node: the column that names the node of each record, by its label in the graph.
         partition: of the train records if no column says so, see `partition.parse`; default "uniform".
         test: a file of test records with the same columns, in any order.
         test_fraction: share of the records held back if there are no test records, default 0.2, the same ones in all
             runs; with a node column, of each node.
-        model: "linear" from zero, with bias; "logistic" is the same for classification; "mlp" has one hidden layer with
-            ReLU and torch's random start; or a function that returns a new module.
-        hidden: units of the hidden layer of "mlp", default 64.
+        model: "linear" from zero, with bias; "logistic" is the same for classification; "mlp" has one hidden layer of
+            `hidden` units (64) with ReLU and torch's random start; or a function that returns a new module.
         ranges: public low and high of features, and of the target of a regression, by name, "age:0:120,income:0:1e6",
             or a file of columns column, low, high; "*" stands for all other features. Values are clipped to the range
             and mapped to [0, 1]. A range that was read off the private records is not public.
@@ -146,26 +134,8 @@ def from_file(
             f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
             "mfdl.tasks.load."
         )
-    options = TableOptions(
-        target=target,
-        kind=kind,
-        classes=classes,
-        features=features,
-        drop=drop,
-        node=node,
-        test=test,
-        test_fraction=test_fraction,
-        ranges=ranges,
-        model=model,
-    )
-    records = read_records(text, options)
-    return task_of_records(records, graph, partition, model, hidden)
-
-
-def file_entry(path: str) -> Entry:
-    has_target = format_suffix(Path(path)) in (".libsvm", ".svm", ".npz")
-    example = f"{path}:{'kind=classification' if has_target else 'target=COLUMN'}"
-    return Entry("data file", path, from_file, example, supplied=("path", "graph"))
+    options = TableOptions(target, kind, classes, features, drop, node, test, test_fraction, ranges, model)
+    return task_of_records(read_records(text, options), graph, partition, model, hidden)
 
 
 def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
@@ -182,7 +152,10 @@ def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict
             f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
             "public; give public ranges, ranges=COLUMN:LOW:HIGH,..., or scale by public numbers before."
         )
-    return file_entry(text.path).arguments(text.settings, given)
+    has_target = format_suffix(Path(text.path)) in (".libsvm", ".svm", ".npz")
+    example = f"{text.path}:{'kind=classification' if has_target else 'target=COLUMN'}"
+    entry = Entry("data file", text.path, from_file, example, supplied=("path", "graph"))
+    return entry.arguments(text.settings, given)
 
 
 def task_of_records(
@@ -198,14 +171,12 @@ def task_of_records(
         partition = partitions.Fixed(_owners(records.node_labels, graph))
     public = records.classes_are_public or records.kind == "regression"
     word, build = _model(records, model, hidden)
+    names = ("kind", "features", "targets", "test_features", "test_targets")
+    same: dict[str, Any] = {name: getattr(records, name) for name in names}
     return from_module(
         f"{records.target}-{word}",
         graph,
-        kind=records.kind,
-        features=records.features,
-        targets=records.targets,
-        test_features=records.test_features,
-        test_targets=records.test_targets,
+        **same,
         build_module=build,
         loss=_squared_error if records.kind == "regression" else torch.nn.functional.cross_entropy,
         partition="uniform" if partition is None else partition,
@@ -237,11 +208,8 @@ def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     """The node index of each train record, by the labels of a graph or the numbers of its nodes."""
     given = graphs.resolved_name(graph)
-    nodes = (
-        graphs.labels(given)
-        if isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)
-        else range(node_count(given))
-    )
+    has_labels = isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)
+    nodes = graphs.labels(given) if has_labels else range(node_count(given))
     index = {str(label): at for at, label in enumerate(nodes)}
     for label in node_labels:
         if label not in index:
@@ -272,12 +240,9 @@ class FileSummary:
 
     Attributes:
         format, rows: of the file, without test records of another file; empty for a task that is no data file.
-        kind: None if it is not certain.
-        classes: labels in the order of their numbers.
-        features: of a record.
+        kind: None if it is not certain. classes: labels in the order of their numbers. features: of a record.
         records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
-        task, content_hash: of the task on a graph; None without a graph.
-        refused: why there is no task; None if there is one.
+        task, content_hash: of the task on a graph; None without a graph. refused: why there is no task, or None.
     """
 
     path: str

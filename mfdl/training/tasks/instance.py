@@ -59,19 +59,17 @@ class Evaluation:
 class TaskInstance:
     """A task with its records on nodes and in steps; n nodes, b = period, B slots, d parameters.
 
-    The map from records to steps is public, drawn once and the same in all epochs: node u's record at
-    position j of its order takes part in the steps t with t mod b == j mod b, in slot j // b. So a record is
-    used once per epoch, in the same step of it, whichever other records there are. Nodes may have periods b_u of
-    their own in place of b, which then is the largest of them in the shapes.
+    The map from records to steps is public, drawn once and the same in all epochs: node u's record at position j of its
+    order takes part in the steps t with t mod b == j mod b, in slot j // b, whichever other records there are. Nodes
+    may have periods b_u of their own in place of b, which then is the largest of them in the shapes.
 
     Attributes:
         period: steps after which every node feeds the same records again: b, or the least common multiple of b_u.
         features, targets: (n, b, B, ...) and (n, b, B), padded with zeros where `mask` is False.
-        mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out
-            adjacency).
+        mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out adjacency).
         record_index: int64 (n, b, B), rows of `task.features`; -1 in padding.
-        public_batch_sizes: float64 (n,), ceil(records of u / b). The divisors: constants that do not follow
-            the mask; the number of records of a node counts as public.
+        public_batch_sizes: float64 (n,), ceil(records of u / b): the divisors, which do not follow the mask; the number
+            of records of a node counts as public.
         initial_parameters: (n, d), all rows equal: public, drawn before any data are used.
         activations: numbers that the module puts out for one record, by which work is cut into parts.
         node_periods: b_u of each node; None: b at every node.
@@ -134,7 +132,6 @@ class TaskInstance:
         Args:
             unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
             scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
-
         Raises: InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
         require_known("unit", str(unit), UNITS)
@@ -184,10 +181,8 @@ class TaskInstance:
     def clipped_gradient_sums(
         self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Sums (n, d) of clipped per-record gradients of all nodes at one step; the records of class t mod period take
-        part.
-
-        Divide by `public_batch_sizes`, never by the number of present records.
+        """Sums (n, d) of clipped gradients at one step, of records of class t mod period; divided by
+        `public_batch_sizes`.
 
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
@@ -244,15 +239,13 @@ class TaskInstance:
     ) -> Evaluation:
         """Loss and accuracy of every node's model on the whole test set.
 
-        Not private: the numbers are exact functions of the test records and of models that may not be
-        released. They are for research; publishing them, or choosing parameters by them, is outside every
-        guarantee.
+        Not private: the numbers are exact functions of the test records and of models that may not be released. They
+        are for research; publishing them, or choosing parameters by them, is outside every guarantee.
 
         Args:
             models: (n, d).
             measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
             average: the mean model of all nodes, (1, d); default that of `models`.
-
         Raises: InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
             "average_train_loss" one, the other two together one over the test set.

@@ -1,9 +1,8 @@
 """Torch modules that can be trained with per-record clipping, and their per-record functions.
 
-Clipping bounds one record's influence only if its output does not depend on the records beside it, and
-repeating a step must give the same gradients, so layers that mix records, draw at random or change their
-buffers are refused: by name where the layer is known, and by a numerical test. Gradients are those of autograd: one
-pass forward by vmap over nodes and records, one backward for all of them.
+Clipping bounds a record's influence only if its output does not depend on the records beside it, and a repeated step
+must give the same gradients: layers that mix records, draw at random or change their buffers are refused, by name where
+the layer is known, and by a numerical test.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Owners of the records, and the steps in which a record takes part.
 
-Every train record belongs to exactly one node. A partition describes the simulated world, and no guarantee covers the
-act of dealing records out: neighbouring data sets are the same owners with one record changed. Where the draw reads the
-targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`. The map from records to steps is public and
-the same in all epochs (`record_index`).
+A partition describes the simulated world, and no guarantee covers the act of dealing records out: neighbouring data
+sets are the same owners with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour
+with `Fixed(task.owners(seed))`. The map from records to steps is public and the same in all epochs (`record_index`).
 
 Random orders come from the raw words of a bit generator and the hash of `SeedSequence`, which every version of numpy
 repeats. Nothing here is secret: noise keys are in `training.keys`.
@@ -132,15 +131,13 @@ class Dirichlet(Partition):
     A class of m records in random order is cut at the running sums of its shares times m, rounded: no record is lost
     or held twice. Splits that leave a node with fewer than `min_records` records are redrawn, up to `MAX_DRAWS` times;
     then the last draw is repaired: while a node has too few, a random record of the largest node moves to the smallest.
-    So small alpha with a large min_records is less skewed than alpha says. Another version of scipy's inverse
-    incomplete gamma function may move a cut by one record where a running sum falls on a rounding edge.
+    Another version of scipy's inverse incomplete gamma function may move a cut by one record at a rounding edge.
 
     Attributes:
         alpha: concentration, in `ALPHA_RANGE`: below 1 most of a class sits at few nodes; large is nearly uniform.
         min_records: records of every node at least; a period up to it fits every seed.
-
-    Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10. The public code of the first
-    started every cut anew instead of at the last one, so that nodes shared records and lost others.
+    Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10; the public code of the first
+        started every cut anew, so that nodes shared records and lost others.
     """
 
     alpha: float
@@ -281,10 +278,7 @@ def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
 
 
 def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
-    """b_u of each node.
-
-    Raises: InvalidInput: no integers >= 1, or another number of them than nodes.
-    """
+    """b_u of each node. Raises: InvalidInput: no integers >= 1, or another number of them than nodes."""
     if not isinstance(period, Sequence) or isinstance(period, str):
         return (check.integer_at_least(1, period=period),) * num_nodes
     if len(period) != num_nodes:

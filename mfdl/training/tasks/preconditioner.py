@@ -48,7 +48,6 @@ class Preconditioner:
         center: c, shape (d,); default 0.
         source: of M and c, in words; part of the name of the task.
         records: digests of the records that M was computed from, if any, so that a task can refuse its own.
-
     Raises: InvalidInput: other shapes, numbers that are not finite, M singular or with singular values further apart
         than LARGEST_RATIO.
 
@@ -196,14 +195,11 @@ def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
 
     Raises: InvalidInput: another text, a file that cannot be read, another number of features.
     """
-    chosen: Preconditioner = (
-        spec
-        if isinstance(spec, Preconditioner)
-        else PRECONDITIONERS.make(
-            check.text("'power:0.5'", precondition=spec),
-            num_features=check.integer_at_least(1, num_features=num_features),
-        )
-    )
+    if isinstance(spec, Preconditioner):
+        chosen = spec
+    else:
+        count = check.integer_at_least(1, num_features=num_features)
+        chosen = PRECONDITIONERS.make(check.text("'power:0.5'", precondition=spec), num_features=count)
     if chosen.num_features != num_features:
         raise InvalidInput(f"the preconditioner is for {chosen.num_features} features, and there are {num_features}.")
     return chosen

@@ -1,10 +1,9 @@
 """Sums of clipped per-record gradients of a module: with weights as factors where that is cheaper (ghost clipping).
 
-A weight is factored if it is the weight of exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and
-autograd finds no other path from it to the loss; the bias of that call goes with it under the same conditions. All
-other parameters (norm layers, embeddings, tied or reused weights, parametrizations) get per-record gradients, and all
-do where the forward pass takes derivatives itself. Privacy does not depend on that choice: a record's inputs, backprops
-and gradients are its own, and what is clipped is what is summed.
+A weight is factored, with its bias, if it is the weight of exactly one call of `torch.nn.functional.linear`, `conv1d`
+or `conv2d`, and autograd finds no other path from it to the loss. All other parameters get per-record gradients, and
+all do where the forward pass takes derivatives itself. Privacy does not depend on that choice: a record's inputs,
+backprops and gradients are its own, and what is clipped is what is summed.
 """
 
 from __future__ import annotations
@@ -224,7 +223,6 @@ class RecordClipping:
         """Sums (n, d) of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
-
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """

@@ -1,9 +1,9 @@
 """Records as checked copies of a caller's arrays, tensors, tables of pandas or torch Datasets; digests of code.
 
-A Dataset is read once, item by item, so a random augmentation is drawn once. Functions that compute different things
-have different digests: code, constants, defaults, closures, arguments of partials, attributes of callable objects, and
-layers of modules with the code of their forward. Tensors and arrays enter by their content, others by their repr: an
-object whose repr hides its state may be missed, so unseeded runs do not rest on this.
+Functions that compute different things have different digests: code, constants, defaults, closures, arguments of
+partials, attributes of callable objects, and layers of modules with the code of their forward. Tensors and arrays enter
+by their content, others by their repr: an object whose repr hides its state may be missed, so unseeded runs do not rest
+on this.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Forward passes of all nodes and records at once, for chains of known layers; fused calls for torch.func.
 
 A module that is exactly a `Linear`, or a `Sequential` of such layers, of functions of single entries and `Flatten`, is
-computed by one product a layer, with input and output of each: no operation mixes records, as the types of the layers
-show. Any other module, and one with hooks, is left to vmap, for which the fused calls of recurrent layers and attention
-are written out (`written_out`), equal up to rounding.
+computed by one product a layer. Any other module, and one with hooks, is left to vmap, for which the fused calls of
+recurrent layers and attention are written out (`written_out`), equal up to rounding.
 """
 
 from __future__ import annotations
@@ -145,12 +144,7 @@ def _fused_layers(step: Step) -> Callable[..., State]:
     return call
 
 
-_STEPS: dict[str, Step] = {
-    "gru": _gru,
-    "lstm": _lstm,
-    "rnn_tanh": _plain(torch.tanh),
-    "rnn_relu": _plain(torch.relu),
-}
+_STEPS: dict[str, Step] = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
 _LAYERS = {getattr(torch, name): _fused_layers(step) for name, step in _STEPS.items()}
 _CELLS = {getattr(torch, f"{name}_cell"): _cell(step) for name, step in _STEPS.items()}
 

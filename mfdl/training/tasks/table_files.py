@@ -1,9 +1,7 @@
 """Data files of users as tables: CSV and TSV, Parquet, LIBSVM and NumPy archives, recognised by their suffix.
 
 Cells become finite float64 numbers, or labels in one spelling for all formats: "1", "1.0" and the integer 1 are the
-label "1". A value that is missing or of another kind is refused, never replaced. Texts and LIBSVM files may be
-compressed by gzip. A damaged file is refused: gzip and NumPy archives carry checksums, Parquet may; of a text only its
-form can be checked.
+label "1". A value that is missing or of another kind, and a damaged file, is refused, never replaced.
 """
 
 from __future__ import annotations
@@ -143,15 +141,11 @@ class TableColumn:
         """One text per row, alike for all spellings of a number; "true" and "false" in lower case."""
         if self.kind == "true or false":
             return [str(cell).lower() for cell in self.cells]
-        if self.kind == "words" or self._has_large_integers:
+        # float64 may merge two large integers, as of identifiers
+        if self.kind == "words" or (np.abs(self._floats[~self.missing]) >= 2.0**53).any():
             return [str(cell) for cell in self.cells]
         rows = zip(self.cells, self._floats, self.missing, strict=True)
         return [str(cell) if lacks else number_label(value) for cell, value, lacks in rows]
-
-    @property
-    def _has_large_integers(self) -> bool:
-        """Whether float64 may merge two integers, as of identifiers."""
-        return bool((np.abs(self._floats[~self.missing]) >= 2.0**53).any())
 
 
 def number_label(value: float) -> str:
@@ -182,8 +176,7 @@ class DataTable:
     """The content of a data file.
 
     Attributes:
-        where: the file, for messages: "'own.csv'".
-        format: "CSV", "TSV", "Parquet", "LIBSVM" or "NumPy archive".
+        where: the file, for messages: "'own.csv'". format: "CSV", "TSV", "Parquet", "LIBSVM" or "NumPy archive".
         columns: of features and, in CSV, TSV and Parquet, of everything else; their names are distinct.
         target, node: of formats that have a place of their own for them.
         record_shape: of a record if it is no vector; then columns are its entries in order.
@@ -351,10 +344,6 @@ def _read_csv(path: Path) -> DataTable:
     return _separated(path, text, separator, "CSV")
 
 
-def _read_tsv(path: Path) -> DataTable:
-    return _separated(path, _texts(path), "\t", "TSV")
-
-
 def _separated(path: Path, text: str, separator: str, name: str) -> DataTable:
     rows = _rows(path, text, separator)
     _, header = next(rows, (0, []))
@@ -496,7 +485,7 @@ def _cells(array: NDArray[Any]) -> NDArray[Any]:
 
 READERS: dict[str, Callable[[Path], DataTable]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": lambda path: _separated(path, _texts(path), "\t", "TSV"),
     ".parquet": _read_parquet,
     ".libsvm": _read_libsvm,
     ".svm": _read_libsvm,

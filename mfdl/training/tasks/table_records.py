@@ -166,8 +166,9 @@ def roles(table: DataTable, options: TableOptions) -> TableRoles:
     """
     target = _side("target", options.target, table, table.target)
     if target is None:
+        some = ", ".join(column.name for column in table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
         raise InvalidInput(
-            f"target must be the column that is predicted; {table.where} has {_some(table)}, e.g. "
+            f"target must be the column that is predicted; {table.where} has the columns {some}, e.g. "
             f"target={table.columns[-1].name}."
         )
     node = _side("node", options.node, table, table.node)
@@ -200,11 +201,6 @@ def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | 
         places = "the label of each line" if table.format == "LIBSVM" else "the arrays y and node"
         raise InvalidInput(f"{option} is not chosen in {table.format} files, which have {places}, got {name!r}.")
     return fixed
-
-
-def _some(table: DataTable) -> str:
-    names = [column.name for column in table.columns]
-    return f"the columns {', '.join(names[:12])}" + (", ..." if len(names) > 12 else "")
 
 
 def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
@@ -246,7 +242,6 @@ def read_records(path: Path, options: TableOptions) -> TableRecords:
 
 
 def table_records(table: DataTable, options: TableOptions, test: DataTable | None) -> TableRecords:
-    """The records of a table and a test table that have been read."""
     if test is not None and options.test_fraction is not None:
         raise InvalidInput(f"test_fraction must be left out, as {table.where} has test records of its own.")
     chosen = roles(table, options)
@@ -402,11 +397,8 @@ def _classes(kind: Kind, options: TableOptions, pairs: Sequence[tuple[DataTable,
             f"target {target.name!r} of {first.where} must hold classes that recur, got {len(labels)} different values "
             f"in {first.num_rows} rows; choose another target, use kind=regression for numbers, or list classes=."
         )
-    return tuple(sorted(labels, key=int) if all(map(_is_integer, labels)) else sorted(labels))  # exact: integers
-
-
-def _is_integer(label: str) -> bool:
-    return label.removeprefix("-").isdigit()
+    integers = all(label.removeprefix("-").isdigit() for label in labels)
+    return tuple(sorted(labels, key=int) if integers else sorted(labels))  # exact: integers
 
 
 def _as_number(label: str) -> str:
