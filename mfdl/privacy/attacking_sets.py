@@ -358,11 +358,9 @@ Nodes = NDArray[np.intp]
 MAX_NODES = 400
 MAX_CHOICES = 6
 """Nodes that are told apart by hand before a graph counts as one without symmetries that are worth it."""
-MAX_WRONG = 4
-"""Candidates that change something before no more are looked at."""
+MAX_WRONG = 4  # candidates that change something before no more are looked at
 DIGITS = 9
-MAX_NOISE = 2**20
-"""Entries of N that are compared."""
+MAX_NOISE = 2**20  # entries of N that are compared
 
 
 class Symmetries:

@@ -38,8 +38,7 @@ EDITED = "as edited, not computed"
 _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
 SEALING = ("seal", "fingerprint")
-UNNAMED = ("custom", "matrices")
-"""Trust models that one word stands for, whatever they show."""
+UNNAMED = ("custom", "matrices")  # trust models that one word stands for, whatever they show
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
 """Fields in which runs that are composed must agree."""
 

@@ -31,16 +31,14 @@ if TYPE_CHECKING:
 Victims = tuple[tuple[str, PrivacyCurve], ...]
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 EVERY_NODE = "every node"
-LONGEST_SENTENCE = 40
-"""Words in `Statement.sentence`."""
+LONGEST_SENTENCE = 40  # words in `Statement.sentence`
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
 FORMAT = 1
 _FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
 _DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multiplier")
 """What JSON gives beside the curve that it follows from, with the curve's method."""
-NAMED = 5
-"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
+NAMED = 5  # nodes of one budget that a field names; `Guarantee.victims` has them all
 ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
 
 

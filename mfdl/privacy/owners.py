@@ -21,11 +21,9 @@ from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 
-Victim = int | tuple[int, ...]
-"""A node, or the nodes that hold one record."""
+Victim = int | tuple[int, ...]  # a node, or the nodes that hold one record
 MAX_GROUPS = 5000
-NAMED = 2
-"""Groups that a sentence names."""
+NAMED = 2  # groups that a sentence names
 
 
 @dataclasses.dataclass(frozen=True, init=False)

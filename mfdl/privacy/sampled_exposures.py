@@ -143,8 +143,7 @@ class SampledExposures(Exposures, abc.ABC):
     release: str = RELEASE
 
     rule: ClassVar[str]
-    takes_correlated_steps: ClassVar[bool] = True
-    """Whether N may have entries off its diagonal."""
+    takes_correlated_steps: ClassVar[bool] = True  # whether N may have entries off its diagonal
 
     @functools.cached_property
     def each(self) -> tuple[VictimSensitivity, ...]:

@@ -213,8 +213,7 @@ def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
 
 
 ADDED = "sum over the owners"
-MOST_ENTRIES = 2**26
-"""Of joint Grams at a time: half a gigabyte, and as much for their errors."""
+MOST_ENTRIES = 2**26  # of joint Grams at a time: half a gigabyte, and as much for their errors
 JointGrams = Callable[[Sequence[Group]], Mapping[Group, ViewGram | Blocks]]
 """From groups of owners to X_S of those that some form covers."""
 WHY_ADDED = (

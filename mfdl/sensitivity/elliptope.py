@@ -23,8 +23,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..floats import LARGEST, UNIT
 
-TOLERANCE = 1e-6
-"""Two bounds this close, relatively, count as one number."""
+TOLERANCE = 1e-6  # two bounds this close, relatively, count as one number
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
 

@@ -32,8 +32,7 @@ from ..floats import LARGEST, UNIT
 from ..participation import Participation
 from .elliptope import TOLERANCE, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
 
-MAX_ENUMERATED = 4096
-"""Schemes with more patterns are bounded by one lam for all patterns."""
+MAX_ENUMERATED = 4096  # schemes with more patterns are bounded by one lam for all patterns
 METHODS = ("exact", "certified")
 
 _BLOCK_ENTRIES = 4_000_000  # entries of the pattern blocks gathered at once, 32 MB an array

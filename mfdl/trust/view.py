@@ -406,8 +406,7 @@ def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> t
     return knowledge.rows(algorithm), which
 
 
-MAX_SHARED = 2**21
-"""Entries of all messages of an algorithm that are made once for all its attackers."""
+MAX_SHARED = 2**21  # entries of all messages of an algorithm that are made once for all its attackers
 _SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
 
 

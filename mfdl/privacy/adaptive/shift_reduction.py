@@ -37,8 +37,7 @@ from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, 
 
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
-UP = 1 + 8 * UNIT
-"""Of 1 / s^2: more than its own rounding."""
+UP = 1 + 8 * UNIT  # of 1 / s^2: more than its own rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

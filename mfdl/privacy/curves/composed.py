@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
-SLACK = 1e-11
-"""Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
-FINEST = 1e-10
-"""Tail of a law where no delta is given."""
-MOST_POINTS = 2.0**21
-"""Of the privacy losses of a run, so that a composition fits into memory."""
+SLACK = 1e-11  # of delta, for each pair composed: what floating point may do to dp-accounting's sums
+FINEST = 1e-10  # tail of a law where no delta is given
+MOST_POINTS = 2.0**21  # of the privacy losses of a run, so that a composition fits into memory
 
 
 @dataclasses.dataclass(frozen=True)

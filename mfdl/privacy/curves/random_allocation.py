@@ -33,8 +33,7 @@ import scipy
 from ...check import FloatArray
 from ...floats import UNIT
 
-LEAST, MOST = 2**12, 2**17
-"""Grid points of a law; fewer are another upper bound, larger and sooner."""
+LEAST, MOST = 2**12, 2**17  # grid points of a law; fewer are another upper bound, larger and sooner
 ROUNDING = 2.0**-53
 TRANSFORM = 24.0
 """Roundoff of one convolution (three transforms) in the 2-norm, in units of ROUNDING * log2(size)."""
@@ -42,22 +41,16 @@ MOMENTS = 32.0
 """Roundoff of the mean of one law, in units of ROUNDING and of its parts of mean one, once for each point."""
 LOWER = 3.5
 """Where W is cut below, in standard deviations: raising W there raises what is asked of it, by next to nothing."""
-POINTS = 400
-"""Atoms of a law; a sum costs their square."""
-REACH = 8.5
-"""Standard deviations up to which Y is resolved, under P above and under Q below."""
+POINTS = 400  # atoms of a law; a sum costs their square
+REACH = 8.5  # standard deviations up to which Y is resolved, under P above and under Q below
 NEGLIGIBLE = 3e-17
 """Mass below, and mean excess above, of what is not resolved but spread to the ends of a law."""
-MEANS = 1e-12
-"""Relative: what floating point may do to the mean of an atom, in all sums together."""
-BLOCK = 4096
-"""Epsilons that are looked at together, for memory."""
+MEANS = 1e-12  # relative: what floating point may do to the mean of an atom, in all sums together
+BLOCK = 4096  # epsilons that are looked at together, for memory
 LEAST_SHIFT, LARGEST_SHIFT = 1e-7, {False: 18.0, True: 12.0}
 """Shifts for which float64 holds these laws, of a record that is left out or replaced."""
-GROUP = 5
-"""Atoms that are looked at together where a range is chosen."""
-Atoms = tuple[FloatArray, FloatArray]
-"""Increasing values, and their masses."""
+GROUP = 5  # atoms that are looked at together where a range is chosen
+Atoms = tuple[FloatArray, FloatArray]  # increasing values, and their masses
 
 
 # ---- laws on a linear grid -------------------------------------------------------------------------------------------

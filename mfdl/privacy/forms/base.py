@@ -38,10 +38,8 @@ AS_THEY_ARE = (
 )
 KNOWN_NOISE = "the attacker knows its noise"
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
-Group = tuple[int, ...]
-"""The nodes that hold one record, several and distinct."""
-GramChange = Callable[[Group, "ViewGram"], "ViewGram"]
-"""Of a Gram and its owners."""
+Group = tuple[int, ...]  # the nodes that hold one record, several and distinct
+GramChange = Callable[[Group, "ViewGram"], "ViewGram"]  # of a Gram and its owners
 Fact = TypeVar("Fact")
 REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
