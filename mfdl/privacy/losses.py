@@ -9,8 +9,8 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -43,32 +43,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Accountant(Protocol):
-    """From a question about an algorithm to its losses."""
+def _secret_exposures(scheme: type, *question: Any, **options: Any) -> Exposures:
+    """The losses by `sampled_exposures`, which loads with the first question about secret batches."""
+    from .sampled_exposures import SECRET_ACCOUNTANTS
 
-    def __call__(
-        self, algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
-    ) -> Exposures:
-        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
-
-
-def _secret(scheme: type) -> Accountant:
-    """The accountant in `sampled_exposures`, which loads with the first question about secret batches."""
-
-    def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
-        from .sampled_exposures import SECRET_ACCOUNTANTS
-
-        return SECRET_ACCOUNTANTS[scheme](algorithm, privacy, victims=victims, progress=progress)
-
-    return accountant
+    return SECRET_ACCOUNTANTS[scheme](*question, **options)
 
 
 SECRET = (PoissonSampling, BallsInBins, CyclicPoisson, RandomAllocation, MinSeparationSampling)
-ACCOUNTANTS: dict[type, Accountant] = {
+ACCOUNTANTS: dict[type, Callable[..., Exposures]] = {
     Participation: public_exposures,
-    **{scheme: _secret(scheme) for scheme in SECRET},
+    **{scheme: functools.partial(_secret_exposures, scheme) for scheme in SECRET},
 }
-"""By participation; a class that is not named has the accountant of its nearest base."""
+"""Functions of (algorithm, privacy, *, victims, progress) by participation; a class has that of its nearest base."""
 
 
 def exposures(

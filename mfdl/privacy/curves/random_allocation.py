@@ -26,6 +26,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -51,6 +53,7 @@ LEAST_SHIFT, LARGEST_SHIFT = 1e-7, {False: 18.0, True: 12.0}
 """Shifts for which float64 holds these laws, of a record that is left out or replaced."""
 GROUP = 5  # atoms that are looked at together where a range is chosen
 Atoms = tuple[FloatArray, FloatArray]  # increasing values, and their masses
+Number = TypeVar("Number")
 
 
 # ---- laws on a linear grid -------------------------------------------------------------------------------------------
@@ -147,18 +150,25 @@ class _Law:
         return float(by @ mass) * (1 + 1e-9) + self._off(by)
 
 
-def _summed_laws(law: _Law, count: int, allowed: float, points: int) -> _Law:
-    """The sum of `count` independent numbers of one law; cuts move no more than `allowed` each, for each number."""
-    total: _Law | None = None
-    power, numbers = law, 1
+def _summed(one: Number, count: int, add: Callable[[Number, Number, int], Number]) -> Number:
+    """The sum of `count` independent numbers of one law, by doubling.
+
+    Args: add: the law of a sum; its last argument is how many numbers the second is, or two equal ones together are.
+    """
+    total, power, numbers = None, one, 1
     while True:
         if count & 1:
-            total = power if total is None else (total + power).cut(allowed * numbers, points)
+            total = power if total is None else add(total, power, numbers)
         count >>= 1
         if not count:
             assert total is not None
             return total
-        power, numbers = (power + power).cut(allowed * 2 * numbers, points), 2 * numbers
+        power, numbers = add(power, power, 2 * numbers), 2 * numbers
+
+
+def _summed_laws(law: _Law, count: int, allowed: float, points: int) -> _Law:
+    """The sum of `count` independent numbers of one law; cuts move no more than `allowed` each, for each number."""
+    return _summed(law, count, lambda a, b, numbers: (a + b).cut(allowed * numbers, points))
 
 
 def _single_law(shift: float, weight: float, tail: float, points: int) -> _Law:
@@ -318,16 +328,8 @@ def between(x: FloatArray, mean: float) -> FloatArray:
 
 
 def _summed_atoms(law: Atoms, count: int, scale: float, bottom: float) -> Atoms:
-    """The sum of `count` independent numbers, by doubling; values below the bottom are raised to it."""
-    total: Atoms | None = None
-    while True:
-        if count & 1:
-            total = law if total is None else _sum(total, law, scale, bottom)
-        count >>= 1
-        if not count:
-            assert total is not None
-            return total
-        law = _sum(law, law, scale, bottom)
+    """The sum of `count` independent numbers; values below the bottom are raised to it."""
+    return _summed(law, count, lambda a, b, _: _sum(a, b, scale, bottom))
 
 
 def _sum(a: Atoms, b: Atoms, scale: float, bottom: float) -> Atoms:

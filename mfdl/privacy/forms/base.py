@@ -237,6 +237,12 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
     return True
 
 
+def states_are_of_messages(algorithm: LinearAlgorithm) -> bool:
+    """Whether every next state is a function of the messages of its round alone."""
+    bypasses = ((k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds)
+    return all(matrix is None for maps in bypasses for matrix in maps)
+
+
 def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
     """Gradients that enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
     of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
