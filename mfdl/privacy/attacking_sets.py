@@ -37,15 +37,7 @@ from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
 from .adaptive import is_adaptive
-from .forms import (
-    INJECTIONS,
-    Group,
-    ViewGram,
-    injection_bound,
-    joint_grams,
-    joint_injection_bounds,
-    view_grams,
-)
+from .forms import INJECTIONS, Group, ViewGram, injection_bound, joint_grams, joint_injection_bounds, view_grams
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
 from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes, within

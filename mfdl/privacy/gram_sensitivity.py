@@ -119,11 +119,7 @@ def largest_sensitivity(numbers: Iterable[Sensitivity]) -> Sensitivity:
 
 
 def sensitivities(
-    grams: Sequence[ViewGram],
-    participation: Participation,
-    *,
-    nodes: Sequence[Victim],
-    method: str = "exact",
+    grams: Sequence[ViewGram], participation: Participation, *, nodes: Sequence[Victim], method: str = "exact"
 ) -> list[Sensitivity]:
     """One Sensitivity per Gram.
 

@@ -282,13 +282,7 @@ class _Rows:
 
     @classmethod
     def from_view(
-        cls,
-        view: AlgorithmView,
-        field: _Field,
-        width: int = 0,
-        *,
-        by_node: bool = False,
-        rounds: slice = slice(None),
+        cls, view: AlgorithmView, field: _Field, width: int = 0, *, by_node: bool = False, rounds: slice = slice(None)
     ) -> _Rows:
         """Args: rounds: whose rows are taken, where single messages are seen."""
         algorithm, knowledge = view.algorithm, view.knowledge

@@ -56,12 +56,7 @@ from .curves.composed import LossCurve
 from .exposures import NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Privacy, Target
-from .sampled_views import (
-    AttackerViews,
-    Exposed,
-    exposed_nodes,
-    require_noise_with_gradients,
-)
+from .sampled_views import AttackerViews, Exposed, exposed_nodes, require_noise_with_gradients
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"

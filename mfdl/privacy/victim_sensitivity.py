@@ -241,10 +241,7 @@ def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]
 
 
 def victim_sensitivities(
-    grams: Sequence[ViewGram],
-    joint: JointGrams,
-    victims: Sequence[Victim],
-    conditions: JointConditions,
+    grams: Sequence[ViewGram], joint: JointGrams, victims: Sequence[Victim], conditions: JointConditions
 ) -> list[Sensitivity]:
     """One Sensitivity for each victim, each node under its own participation.
 

@@ -75,10 +75,7 @@ def closed_form_bounds(
 
 
 def maximise(
-    grams: ArrayLike,
-    entry_error: ArrayLike | None = None,
-    tolerance: float = TOLERANCE,
-    max_iterations: int = 60,
+    grams: ArrayLike, entry_error: ArrayLike | None = None, tolerance: float = TOLERANCE, max_iterations: int = 60
 ) -> ElliptopeValue:
     """The value itself, between a certified dual and a primal value.
 

@@ -204,12 +204,7 @@ def kept_curve(shift: float, bins: int, epsilons: FloatArray, tail: float) -> Fl
     law = _summed_laws(_single_law(shift, 0.0, tail, points), bins, tail, points)
     grown = np.exp(epsilons)
     deltas = (
-        np.stack(
-            [
-                law.beyond(bins * grown) + law.above,
-                grown * (law.mirrored().beyond(-bins / grown) + law.below),
-            ]
-        )
+        np.stack([law.beyond(bins * grown) + law.above, grown * (law.mirrored().beyond(-bins / grown) + law.below)])
         / bins
     )
     return np.clip(deltas, np.maximum(0.0, -np.expm1(epsilons)), 1.0)
