@@ -85,8 +85,7 @@ def sensitivity_by_victim(
         progress: see `mfdl.progress`; a function is called after each attacking set.
 
     A victim that attacks has infinite loss. Over several attacking sets (coalitions) the worst counts. For a group
-    these
-    are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
+    these are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
     `TrustModel.against_owners` loses less.
     """
     owners = Owners.from_value(owners)
@@ -248,8 +247,8 @@ class _Asked:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
         Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
-        do.
-        Released models are a function of messages that all are seen, unless some are never sent; then they are added.
+        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
+        added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_of_all_sent else view.release

@@ -86,8 +86,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
 
     Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
-        MAX_BINS
-        bins.
+        MAX_BINS bins.
     Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
         `structured_gram` for an encoder with structure.
     """

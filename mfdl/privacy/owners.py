@@ -73,8 +73,7 @@ class Owners:
         """The groups; for q nodes all groups of q of these nodes.
 
         Raises: InvalidInput: a group with a node that does not exist, or more owners than nodes. UnsupportedMechanism:
-            over
-            MAX_GROUPS groups.
+            over MAX_GROUPS groups.
         """
         for group in self.groups:
             require_nodes(group, num_nodes)

@@ -434,9 +434,8 @@ def neighbourhood(
 
     Any algorithm of plain gossip, rounds as powers of W, with noise that each node draws for itself, built on `.gossip`
     with the same steps, participation and encoder, and accounted under `.trust` for `.victim`, loses at least what it
-    loses in the graph.
-    Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the larger, the closer
-    the bound, and exact where it reaches all nodes.
+    loses in the graph. Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the
+    larger, the closer the bound, and exact where it reaches all nodes.
 
     Args:
         gossip: constant gossip of the whole graph.

@@ -110,10 +110,8 @@ def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int],
     """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array whatever.
 
     The shifts are clipped to [0, d], set to 0 where zero is required or they are no numbers, and to d where a node has
-    no
-    noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
-    without
-    noise.
+    no noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
+    without noise.
     """
     system = System(problem)
     column = _columns(problem, [victim], [pattern])

@@ -226,9 +226,7 @@ def _without_one_noise() -> UnsupportedMechanism:
 
 @functools.lru_cache(maxsize=32)
 def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
-    """Losses of all runs on the grid of the run that loses most, pessimistic for the others; None where dp-accounting
-    fails.
-    """
+    """Losses of all runs on the grid of the run that loses most; None where dp-accounting cannot make them."""
     try:
         interval = curve._interval
         losses = [run.losses(delta, interval) for run in curve.secret_runs]
