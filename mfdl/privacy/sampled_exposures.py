@@ -146,7 +146,7 @@ class SampledExposures(Exposures, abc.ABC):
         causal = None if self.algorithm is None else self.algorithm.noise.causal
         one_encoder = causal is None or causal.shared
         alike: dict[tuple[float, int], Exposed] = {}
-        for u in sorted(self.nodes):
+        for u in self.exposed if self.victims is None else self.victims:
             alike.setdefault((self.exposed[u][0], -1 if one_encoder else u), {})[u] = self.exposed[u]
         losses = {u: loss for group in alike.values() for u, loss in self._losses(group).items()}
         return tuple(self._seen(losses[u], [u]) for u in sorted(losses))
