@@ -149,7 +149,7 @@ class Guarantee(Statement):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of all fields."""
-        fields = {name: value for name, value in self.field_values().items() if name not in SEALING}
+        fields = {name: value for name, value in self._field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
@@ -239,7 +239,7 @@ class Guarantee(Statement):
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
-        read.require_derived(data)
+        read._require_derived(data)
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -263,9 +263,9 @@ class Statement(Shown):
         """
         delta = self.stated_delta
         numbers = {"stated_delta": delta, "epsilon": _number(self.epsilon(delta))}
-        return {**self.field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
+        return {**self._field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
 
-    def field_values(self) -> dict[str, Any]:
+    def _field_values(self) -> dict[str, Any]:
         """The fields that are compared, as JSON values, without what follows from them."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
@@ -277,7 +277,7 @@ class Statement(Shown):
     def _derived_numbers(self) -> dict[str, Any]:
         return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
 
-    def require_derived(self, data: Mapping[str, Any]) -> None:
+    def _require_derived(self, data: Mapping[str, Any]) -> None:
         """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
         for name, value in self._derived_numbers().items():
             if data[name] != value:
