@@ -173,6 +173,7 @@ class AnyReceiver(TrustModel):
     noise_known="what they hold",
 )
 def pndp(attackers: Sequence[int | str] | None = None) -> TrustModel:
+    """PNDP of these attackers together, or of any one node."""
     return AnyReceiver() if attackers is None else PNDP(attackers)
 
 
@@ -220,6 +221,7 @@ class Colluding(TrustModel):
     noise_known="whatever any of them holds",
 )
 def colluding(colluders: Sequence[int | str]) -> TrustModel:
+    """These colluders; without any, an eavesdropper."""
     nodes = _listed(0, colluders=colluders)
     return Colluding(nodes) if nodes else Eavesdropper()
 
@@ -270,6 +272,7 @@ def _sets_of_nodes(size: int, n: int, single: str) -> Iterator[tuple[int, ...]]:
     noise_known="the same",
 )
 def coalitions(coalition_size: int) -> TrustModel:
+    """Coalitions of this many nodes."""
     return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
 
 

@@ -150,12 +150,12 @@ class _Law:
         return float(by @ mass) * (1 + 1e-9) + self._off(by)
 
 
-def _summed(one: Number, count: int, add: Callable[[Number, Number, int], Number]) -> Number:
+def _summed(law: Number, count: int, add: Callable[[Number, Number, int], Number]) -> Number:
     """The sum of `count` independent numbers of one law, by doubling.
 
     Args: add: the law of a sum; its last argument is how many numbers the second is, or two equal ones together are.
     """
-    total, power, numbers = None, one, 1
+    total, power, numbers = None, law, 1
     while True:
         if count & 1:
             total = power if total is None else add(total, power, numbers)
