@@ -19,7 +19,7 @@ import numpy as np
 from _measure import report
 
 from mfdl.check import FloatArray
-from mfdl.privacy.curves import BallsInBinsGaussian, chain_above, correlations, importance
+from mfdl.privacy.curves import BallsInBinsGaussian, chain_above, correlations, monte_carlo
 
 BINS, DELTA, SAMPLES, SEED = 16, 1e-5, 2**18, 0
 EPSILONS, LOW_NOISE = (0.726, 1.993), (0.3, 0.5)
@@ -53,7 +53,7 @@ def matrices() -> dict[str, FloatArray]:
 
 def sampled(M: FloatArray, multiplier: float, near: float) -> tuple[float, float]:
     """The interval of epsilon, of both directions the larger."""
-    pair, ends = importance.Pair.from_gram(M / multiplier**2), []
+    pair, ends = monte_carlo.Pair.from_gram(M / multiplier**2), []
     for way in ("kept", "lost"):
         rng, guess = np.random.default_rng(SEED), near
         for count in (2**14, 2**14, SAMPLES):
@@ -63,7 +63,7 @@ def sampled(M: FloatArray, multiplier: float, near: float) -> tuple[float, float
     return max(low for low, _ in ends), max(high for _, high in ends)
 
 
-def crossing(draws: importance.Draws, errors: float) -> float:
+def crossing(draws: monte_carlo.Draws, errors: float) -> float:
     """epsilon where the mean and so many standard errors are DELTA."""
     low, high = 0.0, 40.0
     for _ in range(40):

@@ -4,15 +4,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, CyclicPoisson, MinSeparationSampling, PoissonSampling, RandomAllocation
-from .schemes import (
-    Cyclic,
-    EveryStep,
-    Explicit,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    Single,
-)
+from .schemes import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
 
 __all__ = [
     "BallsInBins",

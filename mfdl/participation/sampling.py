@@ -48,8 +48,7 @@ class Sampled(Participation):
             "as Cyclic(epochs, period)."
         )
 
-    limits = ""
-    """What of the guarantee ends where noise is correlated in time, for `refusal`."""
+    limits = ""  # what of the guarantee ends where noise is correlated in time, for `refusal`
 
 
 @storable

@@ -37,15 +37,7 @@ from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
 from .adaptive import is_adaptive
-from .forms import (
-    INJECTIONS,
-    Group,
-    ViewGram,
-    injection_bound,
-    joint_grams,
-    joint_injection_bounds,
-    view_grams,
-)
+from .forms import INJECTIONS, Group, ViewGram, injection_bound, joint_grams, joint_injection_bounds, view_grams
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
 from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes, within
@@ -93,8 +85,7 @@ def sensitivity_by_victim(
         progress: see `mfdl.progress`; a function is called after each attacking set.
 
     A victim that attacks has infinite loss. Over several attacking sets (coalitions) the worst counts. For a group
-    these
-    are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
+    these are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
     `TrustModel.against_owners` loses less.
     """
     owners = Owners.from_value(owners)
@@ -256,8 +247,8 @@ class _Asked:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
         Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
-        do.
-        Released models are a function of messages that all are seen, unless some are never sent; then they are added.
+        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
+        added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_by_messages else view.release
@@ -358,11 +349,9 @@ Nodes = NDArray[np.intp]
 MAX_NODES = 400
 MAX_CHOICES = 6
 """Nodes that are told apart by hand before a graph counts as one without symmetries that are worth it."""
-MAX_WRONG = 4
-"""Candidates that change something before no more are looked at."""
+MAX_WRONG = 4  # candidates that change something before no more are looked at
 DIGITS = 9
-MAX_NOISE = 2**20
-"""Entries of N that are compared."""
+MAX_NOISE = 2**20  # entries of N that are compared
 
 
 class Symmetries:

@@ -45,10 +45,8 @@ from ..participation.sampling import CyclicPoisson, MinSeparationSampling, Rando
 from .curves.base import UP
 from .forms.separable import inverse_factor
 
-ACCURATE = 1e-3
-"""How far C times the executor's inverse may be from the identity, in the maximum norm."""
-MAX_BINS = 4096
-"""M of so many is an array of 128 MiB."""
+ACCURATE = 1e-3  # how far C times the executor's inverse may be from the identity, in the maximum norm
+MAX_BINS = 4096  # M of so many is an array of 128 MiB
 
 
 def is_product(noise: NoiseOperator) -> bool:
@@ -88,8 +86,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
 
     Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
-        MAX_BINS
-        bins.
+        MAX_BINS bins.
     Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
         `structured_gram` for an encoder with structure.
     """
@@ -192,8 +189,7 @@ def streamed(M: FloatArray, inflation: float) -> FloatArray:
 LEVELS = (1.0, 0.7, 0.35)
 """Squared sensitivities of draws are raised to these shares of the largest: each takes a distribution of its own."""
 
-FAINTEST = 1e-9
-"""Share of the largest that a draw has at least."""
+FAINTEST = 1e-9  # share of the largest that a draw has at least
 
 
 @dataclasses.dataclass(frozen=True)

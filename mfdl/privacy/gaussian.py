@@ -204,10 +204,9 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
 
 
 def mu_from_renyi(epsilon: float, delta: float) -> float:
-    """The mu whose `epsilon_from_renyi` is epsilon, rounded down: sqrt(2) (sqrt(L + epsilon) - sqrt(L)), L =
-    log(1/delta).
+    """The mu whose `epsilon_from_renyi` is epsilon, rounded down: what papers that account by Rényi DP allow.
 
-    Papers that account by Rényi DP allow it; `mu_from_epsilon` allows more.
+    sqrt(2) (sqrt(L + epsilon) - sqrt(L)) with L = log(1/delta); `mu_from_epsilon` allows more.
 
     >>> round(mu_from_renyi(3.0, 1e-5), 4)
     0.589

@@ -56,8 +56,7 @@ EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound,
 LARGEST = check.LARGEST
 MAX_ANGLE = 0.0025  # sine, above which float64 is not trusted with the rows of B
 NO_C = "no C gives A = B C in this column: a combination of rows shows the gradient of step {step} without noise"
-MATCHES = 1e-9
-"""Relative size of an entry of A - B C up to which A counts as B C."""
+MATCHES = 1e-9  # relative size of an entry of A - B C up to which A counts as B C
 
 
 @storable
@@ -120,11 +119,7 @@ def largest_sensitivity(numbers: Iterable[Sensitivity]) -> Sensitivity:
 
 
 def sensitivities(
-    grams: Sequence[ViewGram],
-    participation: Participation,
-    *,
-    nodes: Sequence[Victim],
-    method: str = "exact",
+    grams: Sequence[ViewGram], participation: Participation, *, nodes: Sequence[Victim], method: str = "exact"
 ) -> list[Sensitivity]:
     """One Sensitivity per Gram.
 
@@ -371,8 +366,7 @@ def _with_leaks(
     ]
 
 
-APART = 0.01
-"""Relative difference of two numbers of one view from which both are named."""
+APART = 0.01  # relative difference of two numbers of one view from which both are named
 
 
 def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:

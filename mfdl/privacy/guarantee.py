@@ -38,8 +38,7 @@ EDITED = "as edited, not computed"
 _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
 SEALING = ("seal", "fingerprint")
-UNNAMED = ("custom", "matrices")
-"""Trust models that one word stands for, whatever they show."""
+UNNAMED = ("custom", "matrices")  # trust models that one word stands for, whatever they show
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
 """Fields in which runs that are composed must agree."""
 
@@ -150,7 +149,7 @@ class Guarantee(Statement):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of all fields."""
-        fields = {name: value for name, value in self.field_values().items() if name not in SEALING}
+        fields = {name: value for name, value in self._field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
@@ -210,24 +209,18 @@ class Guarantee(Statement):
         """The guarantee of both runs seen together.
 
         mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
-        runs
-        must have independent noise and independently sampled batches (so keys of their own), and each must start from
-        public
-        data or from models that the attacker already knows; a run that continues from unseen models is one longer run
-        instead.
+        runs must have independent noise and independently sampled batches (so keys of their own), and each must start
+        from public data or from models that the attacker already knows; a run that continues from unseen models is one
+        longer run instead.
 
         Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run was
-            bounded
-            by samples.
+            bounded by samples.
         Returns: noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the sensitivity of
-            both
-            in units of the smaller noise_std.
+            both in units of the smaller noise_std.
         Guarantees: holds also when the second run is chosen after seeing the first; carries every assumption of both.
-            "exact"
-            only if both are and there is one victim (the worst node of each run need not be the same).
+            "exact" only if both are and there is one victim (the worst node of each run need not be the same).
         Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
-            unit,
-            victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
+            unit, victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
                 compose.
         """
         return composed(self, other, bins=bins)
@@ -239,21 +232,18 @@ class Guarantee(Statement):
         """The inverse of `to_dict`, not computed anew, and the guarantee says so.
 
         Raises: InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number
-            beside the
-            curve that is not the curve's.
+            beside the curve that is not the curve's.
         """
         try:
             read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
-        read.require_derived(data)
+        read._require_derived(data)
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the guarantee as JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot
-        be written.
-        """
+        """Write JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot be written."""
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 

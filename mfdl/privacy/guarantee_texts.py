@@ -31,16 +31,14 @@ if TYPE_CHECKING:
 Victims = tuple[tuple[str, PrivacyCurve], ...]
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 EVERY_NODE = "every node"
-LONGEST_SENTENCE = 40
-"""Words in `Statement.sentence`."""
+LONGEST_SENTENCE = 40  # words in `Statement.sentence`
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
 FORMAT = 1
 _FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
 _DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multiplier")
 """What JSON gives beside the curve that it follows from, with the curve's method."""
-NAMED = 5
-"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
+NAMED = 5  # nodes of one budget that a field names; `Guarantee.victims` has them all
 ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
 
 
@@ -265,9 +263,9 @@ class Statement(Shown):
         """
         delta = self.stated_delta
         numbers = {"stated_delta": delta, "epsilon": _number(self.epsilon(delta))}
-        return {**self.field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
+        return {**self._field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
 
-    def field_values(self) -> dict[str, Any]:
+    def _field_values(self) -> dict[str, Any]:
         """The fields that are compared, as JSON values, without what follows from them."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
@@ -279,7 +277,7 @@ class Statement(Shown):
     def _derived_numbers(self) -> dict[str, Any]:
         return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
 
-    def require_derived(self, data: Mapping[str, Any]) -> None:
+    def _require_derived(self, data: Mapping[str, Any]) -> None:
         """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
         for name, value in self._derived_numbers().items():
             if data[name] != value:

@@ -9,8 +9,8 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -43,32 +43,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Accountant(Protocol):
-    """From a question about an algorithm to its losses."""
+def _secret_exposures(scheme: type, *question: Any, **options: Any) -> Exposures:
+    """The losses by `sampled_exposures`, which loads with the first question about secret batches."""
+    from .sampled_exposures import SECRET_ACCOUNTANTS
 
-    def __call__(
-        self, algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
-    ) -> Exposures:
-        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
-
-
-def _secret(scheme: type) -> Accountant:
-    """The accountant in `sampled_exposures`, which loads with the first question about secret batches."""
-
-    def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
-        from .sampled_exposures import SECRET_ACCOUNTANTS
-
-        return SECRET_ACCOUNTANTS[scheme](algorithm, privacy, victims=victims, progress=progress)
-
-    return accountant
+    return SECRET_ACCOUNTANTS[scheme](*question, **options)
 
 
 SECRET = (PoissonSampling, BallsInBins, CyclicPoisson, RandomAllocation, MinSeparationSampling)
-ACCOUNTANTS: dict[type, Accountant] = {
+ACCOUNTANTS: dict[type, Callable[..., Exposures]] = {
     Participation: public_exposures,
-    **{scheme: _secret(scheme) for scheme in SECRET},
+    **{scheme: functools.partial(_secret_exposures, scheme) for scheme in SECRET},
 }
-"""By participation; a class that is not named has the accountant of its nearest base."""
+"""Functions of (algorithm, privacy, *, victims, progress) by participation; a class has that of its nearest base."""
 
 
 def exposures(
@@ -230,8 +217,7 @@ class Losses(LossTable):
         """The guarantee of base noise of this standard deviation for every node, for adaptive gradients.
 
         Args: each: state the mu of each victim too, as budgets of nodes need it; tries: for numbers by samples, how
-            often
-            fresh ones were drawn before.
+            often fresh ones were drawn before.
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
@@ -243,8 +229,7 @@ class Losses(LossTable):
         """One guarantee for each victim, naming its own participation.
 
         Args: adaptive: False: numbers for non-adaptive gradients, so labelled. Default as for `guarantee`: adaptive,
-            but for
-            matrices that do not prove it.
+            but for matrices that do not prove it.
         """
         adaptive = self.exposures.adaptive if adaptive is None else adaptive
         labels = self.algorithm.labels
@@ -268,8 +253,7 @@ class Losses(LossTable):
         By samples, the noise is chosen by samples of its own and the guarantee drawn afresh.
 
         Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the worst
-            of the
-            nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for `Target`.
+            of the nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for `Target`.
         Raises: InvalidInput: no target or two, or an infinite loss. UnsupportedMechanism: a mu where there is none.
         """
         self.exposures.refuse(mu=mu, by=by)
@@ -416,8 +400,7 @@ class Losses(LossTable):
         """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
 
         Args: noise_std: of base noise; default mu per unit noise. adaptive: False: numbers for non-adaptive gradients.
-            mu is
-            None where the curve is not Gaussian.
+            mu is None where the curve is not Gaussian.
         """
         q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)

@@ -21,11 +21,9 @@ from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 
-Victim = int | tuple[int, ...]
-"""A node, or the nodes that hold one record."""
+Victim = int | tuple[int, ...]  # a node, or the nodes that hold one record
 MAX_GROUPS = 5000
-NAMED = 2
-"""Groups that a sentence names."""
+NAMED = 2  # groups that a sentence names
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -75,8 +73,7 @@ class Owners:
         """The groups; for q nodes all groups of q of these nodes.
 
         Raises: InvalidInput: a group with a node that does not exist, or more owners than nodes. UnsupportedMechanism:
-            over
-            MAX_GROUPS groups.
+            over MAX_GROUPS groups.
         """
         for group in self.groups:
             require_nodes(group, num_nodes)

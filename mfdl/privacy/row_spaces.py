@@ -258,8 +258,7 @@ def _injected(algorithm: LinearAlgorithm) -> tuple[FloatArray, NDArray[np.intp]]
     return _NOISE[algorithm]
 
 
-MAX_KEPT = 4_000_000
-"""Entries of messages that are kept for later attackers: 32 MB for each prime."""
+MAX_KEPT = 4_000_000  # entries of messages that are kept for later attackers: 32 MB for each prime
 _NOISE: weakref.WeakKeyDictionary[LinearAlgorithm, tuple[FloatArray, NDArray[np.intp]]] = weakref.WeakKeyDictionary()
 _MESSAGES: weakref.WeakKeyDictionary[LinearAlgorithm, dict[Any, dict[int, _Messages]]] = weakref.WeakKeyDictionary()
 
@@ -283,13 +282,7 @@ class _Rows:
 
     @classmethod
     def from_view(
-        cls,
-        view: AlgorithmView,
-        field: _Field,
-        width: int = 0,
-        *,
-        by_node: bool = False,
-        rounds: slice = slice(None),
+        cls, view: AlgorithmView, field: _Field, width: int = 0, *, by_node: bool = False, rounds: slice = slice(None)
     ) -> _Rows:
         """Args: rounds: whose rows are taken, where single messages are seen."""
         algorithm, knowledge = view.algorithm, view.knowledge

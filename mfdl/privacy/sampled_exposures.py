@@ -56,12 +56,7 @@ from .curves.composed import LossCurve
 from .exposures import NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Privacy, Target
-from .sampled_views import (
-    AttackerViews,
-    Exposed,
-    exposed_nodes,
-    require_noise_with_gradients,
-)
+from .sampled_views import AttackerViews, Exposed, exposed_nodes, require_noise_with_gradients
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
@@ -143,8 +138,7 @@ class SampledExposures(Exposures, abc.ABC):
     release: str = RELEASE
 
     rule: ClassVar[str]
-    takes_correlated_steps: ClassVar[bool] = True
-    """Whether N may have entries off its diagonal."""
+    takes_correlated_steps: ClassVar[bool] = True  # whether N may have entries off its diagonal
 
     @functools.cached_property
     def each(self) -> tuple[VictimSensitivity, ...]:
@@ -152,7 +146,7 @@ class SampledExposures(Exposures, abc.ABC):
         causal = None if self.algorithm is None else self.algorithm.noise.causal
         one_encoder = causal is None or causal.shared
         alike: dict[tuple[float, int], Exposed] = {}
-        for u in sorted(self.nodes):
+        for u in self.exposed if self.victims is None else self.victims:
             alike.setdefault((self.exposed[u][0], -1 if one_encoder else u), {})[u] = self.exposed[u]
         losses = {u: loss for group in alike.values() for u, loss in self._losses(group).items()}
         return tuple(self._seen(losses[u], [u]) for u in sorted(losses))

@@ -39,12 +39,10 @@ from .bin_gram import fresh_part, is_block_causal, is_product
 from .curves.base import UP
 from .forms import ViewGram, injection_bound, known_gradient, view_grams
 
-MAX_STEPS = 4096
-"""N of so many is an array of 128 MiB."""
+MAX_STEPS = 4096  # N of so many is an array of 128 MiB
 GRID = 2.0**-20
 """Of the largest entry: entries are rounded up to multiples, so that victims that differ by rounding are alike."""
-LEAST = 1e-150
-"""Squared sensitivity of a step that shows nothing."""
+LEAST = 1e-150  # squared sensitivity of a step that shows nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +134,7 @@ class AttackerViews:
 
 Factor = tuple[float, str]
 """The largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
-Exposed = dict[int, Factor]
-"""By victim."""
+Exposed = dict[int, Factor]  # by victim
 
 
 def exposed_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel, *, fresh: bool) -> Exposed:

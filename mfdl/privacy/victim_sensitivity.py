@@ -213,8 +213,7 @@ def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
 
 
 ADDED = "sum over the owners"
-MOST_ENTRIES = 2**26
-"""Of joint Grams at a time: half a gigabyte, and as much for their errors."""
+MOST_ENTRIES = 2**26  # of joint Grams at a time: half a gigabyte, and as much for their errors
 JointGrams = Callable[[Sequence[Group]], Mapping[Group, ViewGram | Blocks]]
 """From groups of owners to X_S of those that some form covers."""
 WHY_ADDED = (
@@ -242,10 +241,7 @@ def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]
 
 
 def victim_sensitivities(
-    grams: Sequence[ViewGram],
-    joint: JointGrams,
-    victims: Sequence[Victim],
-    conditions: JointConditions,
+    grams: Sequence[ViewGram], joint: JointGrams, victims: Sequence[Victim], conditions: JointConditions
 ) -> list[Sensitivity]:
     """One Sensitivity for each victim, each node under its own participation.
 
@@ -280,18 +276,17 @@ def joint_sensitivities(
     Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
     """
     joint: dict[Group, Sensitivity] = _block_sums(groups, grams, alone, conditions)
-    together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
-    batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
-    for pair in together:
-        participation = JointParticipation.from_scheme(conditions.scheme, pair[0], same_steps=conditions.same_steps)
-        members = next((of for seen, of in batches if seen == participation), None)
+    together = {group: gram for group in groups if isinstance(gram := grams.get(group), ViewGram)}
+    batches: list[tuple[JointParticipation, list[Group]]] = []
+    for group in together:
+        participation = JointParticipation.from_scheme(conditions.scheme, group, same_steps=conditions.same_steps)
+        members = next((members for seen, members in batches if seen == participation), None)
         if members is None:
             batches.append((participation, members := []))
-        members.append(pair)
+        members.append(group)
     for participation, members in batches:
-        nodes = [group for group, _ in members]
-        values = sensitivities([gram for _, gram in members], participation, nodes=nodes, method=conditions.method)
-        joint |= zip(nodes, values, strict=True)
+        batch = [together[group] for group in members]
+        joint |= zip(members, sensitivities(batch, participation, nodes=members, method=conditions.method), strict=True)
     return [_least(joint.get(group), added(group, alone)) for group in groups]
 
 

@@ -23,8 +23,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..floats import LARGEST, UNIT
 
-TOLERANCE = 1e-6
-"""Two bounds this close, relatively, count as one number."""
+TOLERANCE = 1e-6  # two bounds this close, relatively, count as one number
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
 
@@ -76,10 +75,7 @@ def closed_form_bounds(
 
 
 def maximise(
-    grams: ArrayLike,
-    entry_error: ArrayLike | None = None,
-    tolerance: float = TOLERANCE,
-    max_iterations: int = 60,
+    grams: ArrayLike, entry_error: ArrayLike | None = None, tolerance: float = TOLERANCE, max_iterations: int = 60
 ) -> ElliptopeValue:
     """The value itself, between a certified dual and a primal value.
 
@@ -87,8 +83,7 @@ def maximise(
     Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with Z = diag(lam) - X,
     solve
     (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic nor
-    its
-    convergence carries the guarantee; see `_certify`.
+    its convergence carries the guarantee; see `_certify`.
 
     Args: as of `closed_form_bounds`; tolerance: relative gap to stop at, below about 1e-10 rounding decides;
         max_iterations: Newton steps; 10 to 20 are usual.

@@ -32,8 +32,7 @@ from ..floats import LARGEST, UNIT
 from ..participation import Participation
 from .elliptope import TOLERANCE, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
 
-MAX_ENUMERATED = 4096
-"""Schemes with more patterns are bounded by one lam for all patterns."""
+MAX_ENUMERATED = 4096  # schemes with more patterns are bounded by one lam for all patterns
 METHODS = ("exact", "certified")
 
 _BLOCK_ENTRIES = 4_000_000  # entries of the pattern blocks gathered at once, 32 MB an array
@@ -106,10 +105,9 @@ def bounds(
     Args:
         grams: X of each victim, symmetric positive semidefinite up to rounding, shape (V, T, T).
         method: "certified" is fast: closed-form dual points of each pattern, or, when there are more than
-            MAX_ENUMERATED
-            patterns, one lam after a few steps of optimisation. "exact" closes the gap: the interior-point method of
-            `elliptope` on each pattern that can matter, or lam and the free entries optimised to the end and a search
-            for a bad pattern.
+            MAX_ENUMERATED patterns, one lam after a few steps of optimisation. "exact" closes the gap: the
+            interior-point method of `elliptope` on each pattern that can matter, or lam and the free entries optimised
+            to the end and a search for a bad pattern.
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
         tolerance: relative gap at which upper and lower count as one number.
 

@@ -173,6 +173,7 @@ class AnyReceiver(TrustModel):
     noise_known="what they hold",
 )
 def pndp(attackers: Sequence[int | str] | None = None) -> TrustModel:
+    """PNDP of these attackers together, or of any one node."""
     return AnyReceiver() if attackers is None else PNDP(attackers)
 
 
@@ -220,6 +221,7 @@ class Colluding(TrustModel):
     noise_known="whatever any of them holds",
 )
 def colluding(colluders: Sequence[int | str]) -> TrustModel:
+    """These colluders; without any, an eavesdropper."""
     nodes = _listed(0, colluders=colluders)
     return Colluding(nodes) if nodes else Eavesdropper()
 
@@ -270,6 +272,7 @@ def _sets_of_nodes(size: int, n: int, single: str) -> Iterator[tuple[int, ...]]:
     noise_known="the same",
 )
 def coalitions(coalition_size: int) -> TrustModel:
+    """Coalitions of this many nodes."""
     return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
 
 
@@ -434,9 +437,8 @@ def neighbourhood(
 
     Any algorithm of plain gossip, rounds as powers of W, with noise that each node draws for itself, built on `.gossip`
     with the same steps, participation and encoder, and accounted under `.trust` for `.victim`, loses at least what it
-    loses in the graph.
-    Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the larger, the closer
-    the bound, and exact where it reaches all nodes.
+    loses in the graph. Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the
+    larger, the closer the bound, and exact where it reaches all nodes.
 
     Args:
         gossip: constant gossip of the whole graph.

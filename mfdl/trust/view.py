@@ -273,7 +273,7 @@ class AlgorithmView(View):
     @cached_property
     def gradients(self) -> LinearOperator:
         algorithm = self.algorithm
-        rows, which = _picked(algorithm, self.knowledge, self.release)
+        rows, which = self._picks
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_gradients
         if which is None:
             return of_messages
@@ -283,7 +283,7 @@ class AlgorithmView(View):
     def noise(self) -> LinearOperator:
         algorithm = self.algorithm
         unknown = masked(~self.knowledge.known_noise)
-        rows, which = _picked(algorithm, self.knowledge, self.release)
+        rows, which = self._picks
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_noise @ unknown
         if which is None:
             return of_messages
@@ -355,10 +355,17 @@ class AlgorithmView(View):
         columns = self.axis.size if source == "gradients" else self.algorithm.noise.shape[1]
         return self._picked(shared.rows(source, transposed=self.num_rows < columns))
 
+    @property
+    def _picks(self) -> tuple[sp.csr_array, sp.csr_array | None]:
+        """(seen <- messages, what is shown <- what nodes release, or None)."""
+        n = self.algorithm.num_nodes
+        which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}
+        return self.knowledge.rows(self.algorithm), which.get(self.release)
+
     def _picked(self, of_all: FloatArray, *, absolute: bool = False) -> FloatArray:
         """The rows of the view, of all messages and what all nodes release; from absolute values if `absolute`."""
         size = self.knowledge.seen.size
-        rows, which = _picked(self.algorithm, self.knowledge, self.release)
+        rows, which = self._picks
         if self.knowledge.combination is None:
             parts = [of_all[:size][self.knowledge.seen.ravel()]]
         else:
@@ -367,7 +374,7 @@ class AlgorithmView(View):
 
     def _sizes(self, messages: OutputRecursion, models: WeightedStates) -> FloatArray:
         """The rows of the view <- inputs, from absolute values."""
-        rows, which = _picked(self.algorithm, self.knowledge, self.release)
+        rows, which = self._picks
         parts = [to_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
         if which is not None:
             parts.append(to_dense(aslinearoperator(which) @ models.absolute()))
@@ -399,15 +406,7 @@ class AlgorithmView(View):
         return f"message of {labels[self.algorithm.message_sender[message]]} in round {turn}"
 
 
-def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> tuple[sp.csr_array, sp.csr_array | None]:
-    """(seen <- messages, what is shown <- what nodes release, or None)."""
-    n = algorithm.num_nodes
-    which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
-    return knowledge.rows(algorithm), which
-
-
-MAX_SHARED = 2**21
-"""Entries of all messages of an algorithm that are made once for all its attackers."""
+MAX_SHARED = 2**21  # entries of all messages of an algorithm that are made once for all its attackers
 _SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
 
 

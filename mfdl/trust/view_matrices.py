@@ -137,8 +137,7 @@ class GivenModels:
         cls, models: tuple[Any, Any], row_steps: ArrayLike | None, A: Any, num_noises: int, axis: TimeNodeAxis
     ) -> GivenModels:
         """Raises: InvalidInput: shapes that do not fit, a model that holds a gradient of its own step or a later one,
-        no
-        row_steps, or a row that would be seen before the last gradient in it is taken.
+        no row_steps, or a row that would be seen before the last gradient in it is taken.
         """
         if A is None:
             raise InvalidInput("models can be given with A and B as arrays or sparse matrices, not as operators.")

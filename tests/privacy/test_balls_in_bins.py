@@ -11,7 +11,7 @@ from vocabulary import dynamics_on, each, given, refuses, st
 
 import mfdl
 from mfdl.privacy import bin_gram, gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance, random_allocation
+from mfdl.privacy.curves import BallsInBinsGaussian, correlations, monte_carlo, random_allocation
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT, WEAKEST
 from mfdl.testing.oracles import curve_oracles as oracle
 from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps
@@ -259,7 +259,7 @@ def require_above_attacks(case):
     true = attacked(C, bins_of_steps(len(C), bins), sigma, epsilons, way, 12 if len(C) < 3 else 6)
     adjacency = "replace-one" if way == "replaced" else "zero-out"
     curve = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
-    pair = importance.Pair.from_gram(M / sigma**2)
+    pair = monte_carlo.Pair.from_gram(M / sigma**2)
     mixture = pair.mixture(way, 0.5, 20000, 1e-6, np.random.default_rng(0))
     draws = pair.draws(way, mixture, 20000, np.random.default_rng(1))
     for epsilon, attack in zip(epsilons, true, strict=True):
@@ -286,7 +286,7 @@ def test_attacks_come_near_the_bound_where_the_encoder_is_positive(way):
     C, epsilons = np.array([[1.0, 0.0], [0.5, 1.0]]), np.array([0.0, 0.5])
     for bins in (1, 2):
         true = attacked(C, bins_of_steps(len(C), bins), 1.0, epsilons, way, 40)
-        pair = importance.Pair.from_gram(gram_of(C, bins))
+        pair = monte_carlo.Pair.from_gram(gram_of(C, bins))
         mixture = pair.mixture(way, 0.3, 20000, 1e-6, np.random.default_rng(0))
         means = [pair.draws(way, mixture, 60000, np.random.default_rng(1)).moments(e)[0] for e in epsilons]
         assert true == pytest.approx(means, rel=0.04)

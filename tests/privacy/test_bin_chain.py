@@ -17,7 +17,7 @@ from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise, JointNoise, SpatioTemporalNoise
 from mfdl.privacy import BallsInBinsGaussian
 from mfdl.privacy.bin_gram import streamed, structured_gram, time_gram
-from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict, importance
+from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict
 from mfdl.privacy.curves.bin_chain import COARSE, FINE, _Walk
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
@@ -47,7 +47,7 @@ def chains(draw, least=2, most=5):
 
 def sampled(M, way, epsilon, count, seed):
     """Mean and standard error of the hockey stick."""
-    pair, rng = importance.Pair.from_gram(M), np.random.default_rng(seed)
+    pair, rng = monte_carlo.Pair.from_gram(M), np.random.default_rng(seed)
     moments = pair.draws(way, pair.mixture(way, epsilon, count, 1e-3, rng), count, rng).moments(epsilon)
     return moments[0], math.sqrt(max(moments[1] - moments[0] ** 2, 0.0) / count)
 

@@ -11,7 +11,7 @@ from vocabulary import dynamics_on, given, refuses, st
 from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
-from mfdl.privacy.curves import MonteCarloCurve, correlations, importance, normalized
+from mfdl.privacy.curves import MonteCarloCurve, correlations, normalized
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
@@ -32,7 +32,7 @@ def by_samples(M, sigma, adjacency, options=FEW):
 def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rho, epsilon, way):
     c = rho * math.sqrt(d[0] * d[1])
     M = np.array([[d[0], c], [c, d[1]]])
-    pair = importance.Pair.from_gram(M)
+    pair = monte_carlo.Pair.from_gram(M)
     mixture = pair.mixture(way, epsilon, 2**14, 1e-6, np.random.default_rng(3))
     assert sum(mixture.weights) == pytest.approx(1)
     draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.largest_value(way, mixture, epsilon)
@@ -49,7 +49,7 @@ def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
     """At any z, those of no mixture too, for the part alone that bounds the range."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     V = rng.uniform(size=(bins, bins))
-    pair = importance.Pair.from_gram(V @ V.T)
+    pair = monte_carlo.Pair.from_gram(V @ V.T)
     for part in (pair.bounded(way, epsilon), (-1.5, 1.0) if way == "lost" else (2.5, 0.0)):
         x = (rng.normal(size=(300, bins)) * rng.uniform(0, 12, (300, 1))) @ pair.means.T
         x[:100] = x[:100].mean(axis=1, keepdims=True)  # where Jensen is an equality
@@ -65,7 +65,7 @@ def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
 def test_the_bound_falls_in_epsilon_and_fails_no_more_often_than_stated():
     """A rate that shows: at a failure probability of a half, bounds by 400 sets of 300 samples."""
     M = DECAYING / 1.5
-    pair = importance.Pair.from_gram(M)
+    pair = monte_carlo.Pair.from_gram(M)
     mixture = pair.mixture("kept", 1.0, 2**14, 1e-6, np.random.default_rng(0))
     true = pair.draws("kept", mixture, 2**18, np.random.default_rng(1)).moments(1.0)[0]
     range_ = pair.largest_value("kept", mixture, 1.0)
@@ -93,7 +93,7 @@ def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
 @given(60, count=st.integers(2, 10**6), failure=st.floats(1e-9, 0.5), range_=st.floats(0.1, 100))
 def test_samples_that_see_nothing_bound_what_they_may_have_missed(count, failure, range_):
     """None of `count` samples is hit with probability `failure` where one is with 1 - failure^(1 / count)."""
-    nothing = importance.Draws(np.zeros(2), np.ones(2), np.ones(2))
+    nothing = monte_carlo.Draws(np.zeros(2), np.ones(2), np.ones(2))
     assert nothing.upper(0.0, range_, failure, count) >= range_ * -math.expm1(math.log(failure) / count)
 
 
@@ -101,13 +101,13 @@ def test_what_is_stated_is_by_samples_that_nothing_was_chosen_by(monkeypatch):
     used = []
 
     def watch(name):
-        plain = getattr(importance.Pair, name)
+        plain = getattr(monte_carlo.Pair, name)
 
         def watched(self, *arguments):
             used.append((name, tuple(arguments[-1].bit_generator.state["state"]["key"])))
             return plain(self, *arguments)
 
-        monkeypatch.setattr(importance.Pair, name, watched)
+        monkeypatch.setattr(monte_carlo.Pair, name, watched)
 
     watch("mixture")
     watch("draws")
@@ -144,11 +144,11 @@ def test_a_smaller_probability_of_failure_costs():
 def test_what_float64_cannot_hold_is_refused_or_infinite_never_nan(entries, size, epsilon, way):
     V = np.array([[1.0, 0.0], entries])
     M, scale = V @ V.T / (V @ V.T).max(), 10.0**size
-    if epsilon > importance.LARGEST_EPSILON or not importance.FAINTEST <= scale <= importance.STRONGEST:
+    if epsilon > monte_carlo.MOST_EPSILON or not monte_carlo.FAINTEST <= scale <= monte_carlo.STRONGEST:
         with pytest.raises(InvalidInput, match=r"must (be|have)"):
-            importance.Pair.from_gram(M * scale).mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
+            monte_carlo.Pair.from_gram(M * scale).mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
         return
-    pair = importance.Pair.from_gram(M * scale)
+    pair = monte_carlo.Pair.from_gram(M * scale)
     mixture = pair.mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
     assert all(math.isfinite(number) for number in (*mixture.weights, *np.ravel(mixture.shifts)))
     assert sum(mixture.weights) == pytest.approx(1)
@@ -166,7 +166,7 @@ def test_what_samples_say_is_never_above_what_is_certified():
 def test_a_matrix_that_no_vectors_have_is_raised_on_its_diagonal():
     M = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.9], [0.0, 0.9, 1.0]])
     assert np.linalg.eigvalsh(M)[0] < 0
-    assert (importance.Pair.from_gram(M).gram >= M).all()
+    assert (monte_carlo.Pair.from_gram(M).gram >= M).all()
 
 
 RING = dynamics_on("ring:n=3", 0.5)
@@ -262,7 +262,7 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
         bound = curve.certified.delta(epsilon)
         if bound < 1e-9:
             continue
-        pair = importance.Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
+        pair = monte_carlo.Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
         for way in curve._ways:
             mixture = pair.mixture(way, epsilon, count, 1e-6, np.random.default_rng(7))
             mean, second = pair.draws(way, mixture, count, np.random.default_rng(8)).moments(epsilon)
@@ -272,7 +272,7 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
 @pytest.mark.slow
 def test_one_bin_is_a_gaussian():
     curve = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
-    pair = importance.Pair.from_gram(np.eye(1))
+    pair = monte_carlo.Pair.from_gram(np.eye(1))
     for way in ("kept", "lost"):
         mixture = pair.mixture(way, 2.0, 2**20, 1e-6, np.random.default_rng(0))
         mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(1)).moments(2.0)

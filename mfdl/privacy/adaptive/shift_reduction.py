@@ -37,8 +37,7 @@ from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, 
 
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
-UP = 1 + 8 * UNIT
-"""Of 1 / s^2: more than its own rounding."""
+UP = 1 + 8 * UNIT  # of 1 / s^2: more than its own rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,10 +110,8 @@ def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int],
     """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array whatever.
 
     The shifts are clipped to [0, d], set to 0 where zero is required or they are no numbers, and to d where a node has
-    no
-    noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
-    without
-    noise.
+    no noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
+    without noise.
     """
     system = System(problem)
     column = _columns(problem, [victim], [pattern])

@@ -191,8 +191,7 @@ WEAKEST = 1e8
 """Noise multiplier up to which losses differ in float64: beyond, bins count as public, with mu below 1e-8."""
 LINEAR, FAINT_TAIL, CHORDS = 0.9, 1e-8, 33
 """Of a replaced record: the shift beyond which, and the tail below which, linear grids are coarse; atoms' epsilons."""
-LEAST_DELTA = 1e-15
-"""Down to which atoms tell delta; below, bins count as public."""
+LEAST_DELTA = 1e-15  # down to which atoms tell delta; below, bins count as public
 
 
 @dataclasses.dataclass(frozen=True)

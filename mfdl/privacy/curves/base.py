@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-PRECISION = 1e-4
-"""Of epsilon in the search; the rate is flat there, so it is off by far less."""
+PRECISION = 1e-4  # of epsilon in the search; the rate is flat there, so it is off by far less
 
-FARTHEST = 700.0
-"""Epsilon up to which e^epsilon is a float."""
+FARTHEST = 700.0  # epsilon up to which e^epsilon is a float
 RANGE = [2.0**k for k in range(-3, 10)]
 """Of epsilon, where a rate below 1 is looked for: e^-512 is the last that tells 1 from it."""
 

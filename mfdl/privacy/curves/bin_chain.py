@@ -39,10 +39,8 @@ from ...errors import InvalidInput
 from .base import UP, Pass, least_multiplier
 from .random_allocation import between
 
-PRECISION = 2e-3
-"""Relative: how far calibrated noise may lie above the least that is certified."""
-BETWEEN = ("links", "carried")
-"""What a chain has for each bin but the first."""
+PRECISION = 2e-3  # relative: how far calibrated noise may lie above the least that is certified
+BETWEEN = ("links", "carried")  # what a chain has for each bin but the first
 CLOSE = {False: 1e-7, True: 2e-3}
 """Relative: the same of epsilon, of a record that is left out or replaced, whose every epsilon has a law of its own."""
 
@@ -214,8 +212,7 @@ def _lowest(excess: Callable[[float], float], low: float, high: float, precision
 
 REACH = 7.5
 """Standard deviations up to which a state is resolved, beyond its mean under P above, under Q below."""
-MEANS = 1e-10
-"""Relative: what floating point may do to the mean of an atom, in all sums together."""
+MEANS = 1e-10  # relative: what floating point may do to the mean of an atom, in all sums together
 
 BIAS = 1e-12
 """Of a cell: far more than what floating point does to where a number lies in it; to the side that loses more."""

@@ -25,16 +25,14 @@ WORTH = 0.01
 LEAST_OWN = {False: 0.01, True: 0.06}
 """Of the largest M_rr: variance that each bin has alone, which sets the step of the chain's lattice; if states are
 carried, a law costs the square of the lattice."""
-CLOSE = 0.03
-"""Relative excess of the sum of entries up to which a chain that carries nothing is taken."""
+CLOSE = 0.03  # relative excess of the sum of entries up to which a chain that carries nothing is taken
 GAIN = 0.25
 """Part of the excess that carried states must remove: their law costs some ten times as much."""
 PLAIN_LINK, END_LINK, SLIGHTLY = None, 0.02, 0.01
 """Links to start from, without and with carried states; what is carried below the last counts as nothing."""
 FAINT = 1e-6
 """Weight of the shared part below which a bin has none of it: without any, a law has one state of z."""
-MARGIN = 1e-7
-"""What entries are to be above M, for rounding of the search."""
+MARGIN = 1e-7  # what entries are to be above M, for rounding of the search
 
 
 def chain_above(M: FloatArray) -> BinChain | None:

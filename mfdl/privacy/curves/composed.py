@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
-SLACK = 1e-11
-"""Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
-FINEST = 1e-10
-"""Tail of a law where no delta is given."""
-MOST_POINTS = 2.0**21
-"""Of the privacy losses of a run, so that a composition fits into memory."""
+SLACK = 1e-11  # of delta, for each pair composed: what floating point may do to dp-accounting's sums
+FINEST = 1e-10  # tail of a law where no delta is given
+MOST_POINTS = 2.0**21  # of the privacy losses of a run, so that a composition fits into memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,9 +226,7 @@ def _without_one_noise() -> UnsupportedMechanism:
 
 @functools.lru_cache(maxsize=32)
 def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
-    """Losses of all runs on the grid of the run that loses most, pessimistic for the others; None where dp-accounting
-    fails.
-    """
+    """Losses of all runs on the grid of the run that loses most; None where dp-accounting cannot make them."""
     try:
         interval = curve._interval
         losses = [run.losses(delta, interval) for run in curve.secret_runs]

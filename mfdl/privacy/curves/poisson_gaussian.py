@@ -36,12 +36,9 @@ GRID, COARSE, COARSEST = 2**14, 2**12, 2**10
 ERROR = 1e-12
 """Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling_theorem.md)."""
 LOSSES = 50.0
-FITS = 0.05, 1e6
-"""Noise multipliers of parts of a product: beyond, batches count as public."""
-PRECISION = 1e-4
-"""Relative: how far calibrated noise may lie above the least that is certified."""
-MOST = 1024
-"""Largest order of Renyi divergences that is computed."""
+FITS = 0.05, 1e6  # noise multipliers of parts of a product: beyond, batches count as public
+PRECISION = 1e-4  # relative: how far calibrated noise may lie above the least that is certified
+MOST = 1024  # largest order of Renyi divergences that is computed
 REACH = 10.1  # standard deviations beyond which dp-accounting counts the loss as infinite (a mass of e^-50)
 NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
 

@@ -26,12 +26,9 @@ from .composed import FINEST, LossCurve, certified_delta, certified_epsilon, gau
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-PRECISION = 1e-3
-"""Relative: how far calibrated noise may lie above the least that is certified."""
-MOST_POINTS = 2.0**21
-"""Of the privacy losses of one part, so that a composition fits into memory."""
-LEAST_DELTA = 1e-14
-"""For which parts are asked to resolve their tails."""
+PRECISION = 1e-3  # relative: how far calibrated noise may lie above the least that is certified
+MOST_POINTS = 2.0**21  # of the privacy losses of one part, so that a composition fits into memory
+LEAST_DELTA = 1e-14  # for which parts are asked to resolve their tails
 FAINTEST = 1e-9
 """Shared sensitivity over the noise that the grid of losses can hold; what is below counts as it."""
 

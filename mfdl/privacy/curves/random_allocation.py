@@ -26,6 +26,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -33,8 +35,7 @@ import scipy
 from ...check import FloatArray
 from ...floats import UNIT
 
-LEAST, MOST = 2**12, 2**17
-"""Grid points of a law; fewer are another upper bound, larger and sooner."""
+LEAST, MOST = 2**12, 2**17  # grid points of a law; fewer are another upper bound, larger and sooner
 ROUNDING = 2.0**-53
 TRANSFORM = 24.0
 """Roundoff of one convolution (three transforms) in the 2-norm, in units of ROUNDING * log2(size)."""
@@ -42,22 +43,17 @@ MOMENTS = 32.0
 """Roundoff of the mean of one law, in units of ROUNDING and of its parts of mean one, once for each point."""
 LOWER = 3.5
 """Where W is cut below, in standard deviations: raising W there raises what is asked of it, by next to nothing."""
-POINTS = 400
-"""Atoms of a law; a sum costs their square."""
-REACH = 8.5
-"""Standard deviations up to which Y is resolved, under P above and under Q below."""
+POINTS = 400  # atoms of a law; a sum costs their square
+REACH = 8.5  # standard deviations up to which Y is resolved, under P above and under Q below
 NEGLIGIBLE = 3e-17
 """Mass below, and mean excess above, of what is not resolved but spread to the ends of a law."""
-MEANS = 1e-12
-"""Relative: what floating point may do to the mean of an atom, in all sums together."""
-BLOCK = 4096
-"""Epsilons that are looked at together, for memory."""
+MEANS = 1e-12  # relative: what floating point may do to the mean of an atom, in all sums together
+BLOCK = 4096  # epsilons that are looked at together, for memory
 LEAST_SHIFT, LARGEST_SHIFT = 1e-7, {False: 18.0, True: 12.0}
 """Shifts for which float64 holds these laws, of a record that is left out or replaced."""
-GROUP = 5
-"""Atoms that are looked at together where a range is chosen."""
-Atoms = tuple[FloatArray, FloatArray]
-"""Increasing values, and their masses."""
+GROUP = 5  # atoms that are looked at together where a range is chosen
+Atoms = tuple[FloatArray, FloatArray]  # increasing values, and their masses
+Number = TypeVar("Number")
 
 
 # ---- laws on a linear grid -------------------------------------------------------------------------------------------
@@ -154,18 +150,25 @@ class _Law:
         return float(by @ mass) * (1 + 1e-9) + self._off(by)
 
 
-def _summed_laws(law: _Law, count: int, allowed: float, points: int) -> _Law:
-    """The sum of `count` independent numbers of one law; cuts move no more than `allowed` each, for each number."""
-    total: _Law | None = None
-    power, numbers = law, 1
+def _summed(law: Number, count: int, add: Callable[[Number, Number, int], Number]) -> Number:
+    """The sum of `count` independent numbers of one law, by doubling.
+
+    Args: add: the law of a sum; its last argument is how many numbers the second is, or two equal ones together are.
+    """
+    total, power, numbers = None, law, 1
     while True:
         if count & 1:
-            total = power if total is None else (total + power).cut(allowed * numbers, points)
+            total = power if total is None else add(total, power, numbers)
         count >>= 1
         if not count:
             assert total is not None
             return total
-        power, numbers = (power + power).cut(allowed * 2 * numbers, points), 2 * numbers
+        power, numbers = add(power, power, 2 * numbers), 2 * numbers
+
+
+def _summed_laws(law: _Law, count: int, allowed: float, points: int) -> _Law:
+    """The sum of `count` independent numbers of one law; cuts move no more than `allowed` each, for each number."""
+    return _summed(law, count, lambda a, b, numbers: (a + b).cut(allowed * numbers, points))
 
 
 def _single_law(shift: float, weight: float, tail: float, points: int) -> _Law:
@@ -201,12 +204,7 @@ def kept_curve(shift: float, bins: int, epsilons: FloatArray, tail: float) -> Fl
     law = _summed_laws(_single_law(shift, 0.0, tail, points), bins, tail, points)
     grown = np.exp(epsilons)
     deltas = (
-        np.stack(
-            [
-                law.beyond(bins * grown) + law.above,
-                grown * (law.mirrored().beyond(-bins / grown) + law.below),
-            ]
-        )
+        np.stack([law.beyond(bins * grown) + law.above, grown * (law.mirrored().beyond(-bins / grown) + law.below)])
         / bins
     )
     return np.clip(deltas, np.maximum(0.0, -np.expm1(epsilons)), 1.0)
@@ -325,16 +323,8 @@ def between(x: FloatArray, mean: float) -> FloatArray:
 
 
 def _summed_atoms(law: Atoms, count: int, scale: float, bottom: float) -> Atoms:
-    """The sum of `count` independent numbers, by doubling; values below the bottom are raised to it."""
-    total: Atoms | None = None
-    while True:
-        if count & 1:
-            total = law if total is None else _sum(total, law, scale, bottom)
-        count >>= 1
-        if not count:
-            assert total is not None
-            return total
-        law = _sum(law, law, scale, bottom)
+    """The sum of `count` independent numbers; values below the bottom are raised to it."""
+    return _summed(law, count, lambda a, b, _: _sum(a, b, scale, bottom))
 
 
 def _sum(a: Atoms, b: Atoms, scale: float, bottom: float) -> Atoms:

@@ -38,10 +38,8 @@ AS_THEY_ARE = (
 )
 KNOWN_NOISE = "the attacker knows its noise"
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
-Group = tuple[int, ...]
-"""The nodes that hold one record, several and distinct."""
-GramChange = Callable[[Group, "ViewGram"], "ViewGram"]
-"""Of a Gram and its owners."""
+Group = tuple[int, ...]  # the nodes that hold one record, several and distinct
+GramChange = Callable[[Group, "ViewGram"], "ViewGram"]  # of a Gram and its owners
 Fact = TypeVar("Fact")
 REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
@@ -237,6 +235,12 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
         if Q.nnz != np.count_nonzero(entering) or (entering > 0).any() or not (node_dropout or entering.all()):
             return False
     return True
+
+
+def states_are_of_messages(algorithm: LinearAlgorithm) -> bool:
+    """Whether every next state is a function of the messages of its round alone."""
+    bypasses = ((k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds)
+    return all(matrix is None for maps in bypasses for matrix in maps)
 
 
 def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:

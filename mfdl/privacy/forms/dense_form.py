@@ -63,8 +63,7 @@ from .whitening import RANK_SAFETY, SPREAD, WhitenedColumns, spread, whiten
 
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 MAX_RATIONAL_ROWS = 48
-MAX_RATIONAL_ENTRIES = 6000
-"""Of A and B together: about a second of rational arithmetic."""
+MAX_RATIONAL_ENTRIES = 6000  # of A and B together: about a second of rational arithmetic
 SAFE = 1e280
 """Size of the entries of X beyond which, or below whose inverse, later products could leave float64."""
 

@@ -287,12 +287,7 @@ class ReleasedModes:
 
     @classmethod
     def from_part(
-        cls,
-        part: PartlySeen,
-        V: FloatArray,
-        solve: Callable[..., FloatArray],
-        corner: FloatArray,
-        meets: FloatArray,
+        cls, part: PartlySeen, V: FloatArray, solve: Callable[..., FloatArray], corner: FloatArray, meets: FloatArray
     ) -> Self | None:
         """None where a released combination is too faint for float64.
 

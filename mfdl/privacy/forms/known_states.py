@@ -33,7 +33,7 @@ from ...floats import UNIT
 from ...trust.knowledge import combined
 from ...trust.view import AlgorithmView
 from ..exact_arithmetic import ranks_agree
-from .base import ViewForm, ViewGram, leak_in_words
+from .base import ViewForm, ViewGram, leak_in_words, states_are_of_messages
 from .node_recursions import Index, Recursions, RoundKind, recursions
 from .whitening import whiten
 
@@ -315,9 +315,9 @@ def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) 
     c = np.asarray(combination.toarray())
     if len(c) != 1 or not algorithm.sent.any(axis=1).all() or not combined(algorithm).all():
         return False
+    if not states_are_of_messages(algorithm):
+        return False
     for kind in algorithm.kinds:
-        if any(m is not None for m in (kind.state_from_state, kind.state_from_gradient, kind.state_from_noise)):
-            return False
         if kind.state_from_message is None:
             return False
         if not all(is_multiple(row, c[0]) for row in np.unique(kind.state_from_message.toarray(), axis=0)):

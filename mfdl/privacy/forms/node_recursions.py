@@ -55,7 +55,7 @@ from ...algorithms.round import Round
 from ...check import FloatArray
 from ...floats import ROUNDING, UNIT
 from ...trust.view import AlgorithmView
-from .base import SMALLEST_WEIGHT, remembered, smallest_weight
+from .base import SMALLEST_WEIGHT, remembered, smallest_weight, states_are_of_messages
 
 MAX_BLOCK_WORK = 1e11  # rows^2 * columns of noise that hangs together in one round: a few seconds
 MAX_EXACT_TERMS = 100_000  # of a product that is computed again in fractions: about a tenth of a second
@@ -157,10 +157,7 @@ def _is_covered(algorithm: LinearAlgorithm) -> bool:
     model = algorithm.model_from_state
     if model.shape != (n, n) or (model != sp.eye_array(n, format="csr")).nnz:
         return False
-    for kind in algorithm.kinds:
-        if any(m is not None for m in (kind.state_from_state, kind.state_from_gradient, kind.state_from_noise)):
-            return False
-    return smallest_weight(algorithm) >= SMALLEST_WEIGHT
+    return states_are_of_messages(algorithm) and smallest_weight(algorithm) >= SMALLEST_WEIGHT
 
 
 def _per_unit(matrix: sp.csr_array | None, shape: tuple[int, int]) -> tuple[sp.csr_array, FloatArray]:

@@ -29,15 +29,13 @@ from ...check import FloatArray
 from ...floats import UNIT
 from .whitening import WhitenedColumns, whiten
 
-DENSE_ROWS = 2000
-"""Rows up to which a part is decomposed: a minute."""
+DENSE_ROWS = 2000  # rows up to which a part is decomposed: a minute
 MEETING = 1e-6
 """Relative distance of the two ends of an enclosure up to which its middle is called exact."""
 ENOUGH = 1e-10
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40)
 """Of polynomials, at which both ends are looked at; higher ones would need more than float64."""
-BALL_ENTRIES = 12_000
-"""Of vectors that are followed for one node: how far around it is looked."""
+BALL_ENTRIES = 12_000  # of vectors that are followed for one node: how far around it is looked
 BLOCK_ENTRIES = 2**22
 EXTREME = 2.0**300  # squares and products of such numbers stay far inside float64
 
