@@ -35,7 +35,7 @@ Given = ParamSpec("Given")
 
 
 def require_types(**given: Any) -> None:
-    """The parts, by the names of TYPES, are what they should be; a message says what to give instead."""
+    """Checks the types of the parts, by the names of TYPES."""
     for name, value in given.items():
         check.instance(TYPES[name], **{name: value})
 
@@ -93,7 +93,7 @@ def require_bins(name: str, participation: Participation, otherwise: str) -> Pat
 
 
 def require_rounds(rounds: Any) -> None:
-    """At least one, all of them `Round`s."""
+    """Checks that there is at least one round and all are `Round`s."""
     try:
         kinds = {type(exchange) for exchange in rounds}
     except TypeError:
@@ -168,7 +168,7 @@ def close(has: Map, wanted: Map) -> bool:
 
 
 def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
-    """M has one row per node."""
+    """Checks that M has one row per node."""
     if model_from_state.shape[0] != num_nodes:
         raise InvalidInput(
             f"model_from_state must have one row for each of {num_nodes} nodes, got shape {model_from_state.shape}."
@@ -178,7 +178,7 @@ def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
 def require_receivers(
     rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp], sent: NDArray[np.bool_]
 ) -> None:
-    """Whoever uses a message sent it, or it is sent and they are among its receivers; sent: (rounds, messages)."""
+    """Checks that a message is used by its sender, or is sent to the user; sent: (rounds, messages)."""
     unsent = ~sent
     if unsent.any():
         alone = unsent & used_by_others(rounds, model_from_state, sender)
@@ -208,7 +208,7 @@ def require_receivers(
 def used_by_others(
     rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """bool (rounds, messages): messages that enter what another node than the sender does, now or later."""
+    """Messages that other nodes than the sender use, now or later: bool (rounds, messages)."""
     used = np.zeros((len(rounds), sender.size), dtype=bool)
     for r, users in message_users(rounds, model_from_state, sender):
         used[r] = np.diff(users.indptr) > 0
@@ -253,7 +253,7 @@ def message_users(
 
 
 def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender: NDArray[np.intp]) -> None:
-    """Noise that enters a message is held by the sender of the message."""
+    """Checks that the sender of a message holds the noise in it."""
     may_enter = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts)
     for kind in kinds:
         if kind.message_from_noise is None:

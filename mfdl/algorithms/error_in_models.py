@@ -292,5 +292,5 @@ class _Ratios:
 
     @property
     def scales(self) -> FloatArray:
-        """By column; 1 for columns that no map uses."""
+        """Scale of each column; 1 for columns that no map uses."""
         return np.where(np.isnan(self._of_column), 1.0, self._of_column)

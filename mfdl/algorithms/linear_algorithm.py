@@ -249,7 +249,7 @@ class LinearAlgorithm(Shown):
         )
 
     def known_plain(self) -> LinearAlgorithm:
-        """Itself, for builders whose rounds are those of `dynamics.rounds`: `is_plain` without a look at the maps."""
+        """Marks the algorithm as plain, for builders whose rounds are those of `dynamics.rounds`."""
         vars(self)["is_plain"] = True
         return self
 
@@ -370,7 +370,7 @@ class LinearAlgorithm(Shown):
 
     @cached_property
     def released_after_rounds(self) -> dict[int, float]:
-        """Weight in what is released of the models after so many rounds, those of weight 0 left out."""
+        """Weights of the released models by their number of rounds, without weights 0."""
         begins = [r for r, step in enumerate(self.step_of_round) if step >= 0]
         weights = self.released.of_steps(self.num_steps).tolist()
         return {r: a for r, a in zip([*begins[1:], len(self.rounds)], weights, strict=True) if a}

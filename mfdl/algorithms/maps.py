@@ -208,7 +208,7 @@ def _refused_at(where: str, letters: Mapping[str, str] | None = None) -> Iterato
 
 
 def _named(maps: Maps | Round) -> list[str]:
-    """The maps that are given, by their long names."""
+    """The given maps by their long names."""
     items = vars(maps) if isinstance(maps, Round) else maps
     return [_KEYS.get(key, key) for key, value in items.items() if value is not None]
 

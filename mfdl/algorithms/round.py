@@ -120,7 +120,7 @@ class Round:
 
     @property
     def injects(self) -> bool:
-        """Whether a gradient or noise enters at all."""
+        """Whether a gradient or noise enters."""
         return any(matrix is not None for matrix in self._entering("gradient") + self._entering("noise"))
 
     def driven_by(self, source: Source) -> RecursionMaps:

@@ -202,7 +202,7 @@ class Workload:
         return Matrix(self.S.operator @ (after @ operator), "M", self.S.blocks[0], [algorithm.num_nodes])
 
     def _rounds(self, enter: Map) -> list[RecursionMaps]:
-        """The recursion of messages, with what enters each of them."""
+        """Recursion of messages from their inputs."""
         maps = [
             RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
             for kind in self.algorithm.kinds
@@ -310,7 +310,7 @@ def _kronecker(
 
 
 def _name(matrix: Map | FloatArray, otherwise: str = "") -> str:
-    """c I_n where it is that."""
+    """Name of a matrix, c I_n if it is a multiple of the identity."""
     if matrix is None:
         return "0"
     entries = sp.coo_array(matrix)

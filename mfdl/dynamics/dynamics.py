@@ -150,7 +150,7 @@ class Dynamics:
         return sp.csr_array(total)
 
     def step_eigenvalues(self, eigenvalues: FloatArray) -> FloatArray:
-        """Those of a whole step, p(lambda), from those of constant W."""
+        """Eigenvalues p(lambda) of a whole step, from those of constant W."""
         if self.polynomial == POWERS:
             return np.asarray(eigenvalues**self.gossip_rounds)
         return polynomials.values(eigenvalues, self.shifts)
@@ -180,7 +180,7 @@ class Dynamics:
 
     @property
     def is_plain(self) -> bool:
-        """Without momentum and weight decay."""
+        """Whether there is no momentum and no weight decay."""
         return self.momentum == 0.0 and self.weight_decay == 0.0
 
     def relative_rates(self, num_steps: int) -> FloatArray:

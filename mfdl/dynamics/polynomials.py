@@ -94,7 +94,7 @@ def values(eigenvalues: FloatArray, shifts: Iterable[float]) -> FloatArray:
 
 
 def _least_noise(eigenvalues: FloatArray, chebyshev: FloatArray) -> FloatArray:
-    """The roots; no more noise than with those of Chebyshev or with powers."""
+    """Roots that leave no more noise than those of Chebyshev or powers."""
     lam, counts = np.unique(eigenvalues.round(13), return_counts=True)
     if lam.size <= chebyshev.size:  # nothing is left
         return np.append(lam, np.zeros(chebyshev.size - lam.size))

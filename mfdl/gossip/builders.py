@@ -290,7 +290,7 @@ def _connected(graph: graphs.Source) -> graphs.SparseGraph:
 
 
 def _name(G: graphs.SparseGraph) -> str:
-    """Its own name; a loaded graph without one is called "given"."""
+    """Name of a graph; "given" for a loaded graph without one."""
     return "" if G.name == UNNAMED else G.name
 
 

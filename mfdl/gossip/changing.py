@@ -169,7 +169,7 @@ def churn(gossip: Gossip, rounds: int, offline: Mapping[Hashable, Sequence[tuple
 
 
 def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -> Present:
-    """Checked, an own copy. Raises: InvalidInput: no bool array of rounds x nodes, or of another number of steps."""
+    """Checked copy. Raises: InvalidInput: no bool array of rounds x nodes, or of another number of steps."""
     online = np.array(check.as_array(present=present))
     if online.dtype != bool or online.ndim != 2 or online.shape[1] != num_nodes or not len(online):
         raise InvalidInput(
@@ -265,7 +265,7 @@ def sampled_walk(transition: Gossip, steps: int, seed: int, start: Hashable | No
 
 
 def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
-    """An own copy. Raises: InvalidInput: another length, no node indices, or a move that W gives no probability."""
+    """Checked copy. Raises: InvalidInput: another length, no node indices, or a move that W gives no probability."""
     nodes = np.array(check.as_array(walk=walk))
     if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
         raise InvalidInput(

@@ -126,7 +126,7 @@ def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashabl
 
 
 def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr_array]:
-    """(labels, who sends to whom, csr (n, n) of ones without loops), in label order."""
+    """(labels, links as csr (n, n) of ones without loops), in label order."""
     if not (graphs.is_networkx(graph) and graph.is_directed()):
         loaded = graphs.load_sparse(graph)
         return graphs.labels(loaded), csr_array(graphs.adjacency(loaded), dtype=np.float64)

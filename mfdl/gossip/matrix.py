@@ -179,13 +179,11 @@ class GossipMatrix(Gossip):
         object.__setattr__(self, "labels", names)
 
     def at(self, step: int) -> GossipMatrix:
-        """This matrix, at every step >= 0."""
         check.integer_at_least(0, step=step)
         return self
 
     @property
     def is_constant(self) -> bool:
-        """True: one matrix for every step."""
         return True
 
     def links(self) -> SparseGraph:
@@ -204,18 +202,15 @@ class GossipMatrix(Gossip):
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether W = W.T within 1e-12."""
         difference = abs(self.weights - self.weights.T)
         return bool(difference.nnz == 0 or difference.max() <= SYMMETRY_TOLERANCE)
 
     @cached_property
     def is_doubly_stochastic(self) -> bool:
-        """Whether the columns also sum to 1 within 1e-9, so that averaging keeps the mean."""
         return bool(np.abs(np.asarray(self.weights.sum(axis=0)) - 1).max() <= SUM_TOLERANCE)
 
     @cached_property
     def is_identity(self) -> bool:
-        """Whether W = I: no node gives weight to another one."""
         rows, columns = coo_array(self.weights).coords
         return bool((rows == columns).all())
 

@@ -57,12 +57,10 @@ class GossipSequence(Gossip):
 
     @property
     def labels(self) -> tuple[Hashable, ...]:  # type: ignore[override]
-        """Node labels in index order, those of every matrix."""
         return self.matrices[0].labels
 
     @property
     def is_identity(self) -> bool:
-        """Whether every round is the identity matrix."""
         return all(matrix.is_identity for matrix in self.matrices)
 
     @property
@@ -91,17 +89,14 @@ class GossipSequence(Gossip):
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether every matrix is symmetric."""
         return all(matrix.is_symmetric for matrix in self.matrices)
 
     @cached_property
     def is_doubly_stochastic(self) -> bool:
-        """Whether every matrix is doubly stochastic."""
         return all(matrix.is_doubly_stochastic for matrix in self.matrices)
 
     @cached_property
     def is_connected(self) -> bool:
-        """Whether the positive weights of all matrices together are strongly connected."""
         return strongly_connected(sum(matrix.weights for matrix in self.matrices))
 
     @cached_property
@@ -110,7 +105,6 @@ class GossipSequence(Gossip):
         return content_hash(" ".join([str(self.repeat), *(matrix.content_hash for matrix in self.matrices)]))
 
     def describe(self) -> str:
-        """One sentence with the properties that hold and those that do not."""
         facts = [
             "all symmetric" if self.is_symmetric else "not all symmetric",
             "all doubly stochastic" if self.is_doubly_stochastic else "not all doubly stochastic",
@@ -163,7 +157,7 @@ def communication_graph(gossip: Gossip, num_rounds: int) -> nx.Graph:
 
 
 def _rounds(gossip: Gossip, num_rounds: int) -> list[GossipMatrix]:
-    """Those that differ."""
+    """The distinct rounds."""
     if gossip.is_constant:
         return [gossip.at(0)]
     if isinstance(gossip, GossipSequence):

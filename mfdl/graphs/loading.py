@@ -214,7 +214,7 @@ def _sparse(G: Source) -> SparseGraph:
 
 
 def _networkx(G: Any) -> nx.Graph:
-    """Raises: InvalidInput: it is no graph of networkx."""
+    """Checks that a value is a networkx graph. Raises: InvalidInput."""
     if not is_networkx(G):
         import networkx as nx
 

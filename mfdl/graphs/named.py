@@ -52,7 +52,7 @@ def build(spec: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
 
 
 def build_sparse(spec: str, data_home: str | os.PathLike[str] | None) -> SparseGraph:
-    """The same as arrays, without a networkx graph where nodes are numbers."""
+    """The graph of a spec as arrays, without a networkx graph if nodes are numbers."""
     built: Built = GRAPHS.make(spec, data_home=data_home)
     if not isinstance(built, tuple):
         built.graph["name"] = spec

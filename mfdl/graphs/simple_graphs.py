@@ -41,7 +41,7 @@ def in_label_order(labels: Iterable[Hashable]) -> list[Hashable]:
 
 
 def is_networkx(graph: Any) -> TypeGuard[nx.Graph]:
-    """Whether it is a graph of networkx, which is loaded (a tenth of a second) only where graphs are made or read."""
+    """Whether a value is a graph of networkx, which is loaded (a tenth of a second) only if needed."""
     networkx = sys.modules.get("networkx")
     return networkx is not None and isinstance(graph, networkx.Graph)
 
@@ -152,7 +152,7 @@ class SparseGraph:
         return np.bincount(self._components())
 
     def largest_component(self) -> SparseGraph:
-        """The largest, that with the first node where several are."""
+        """The largest component, of several the one with the first node."""
         component = self._components()
         members = np.flatnonzero(component == np.bincount(component).argmax())  # exact: integers
         if members.size == self.num_nodes:
@@ -166,6 +166,6 @@ class SparseGraph:
         return component_of_node
 
     def networkx(self) -> nx.Graph:
-        """The same graph for networkx, about 1 kB an edge."""
+        """This graph as a networkx graph, about 1 kB an edge."""
         pairs = ((self.labels[a], self.labels[b]) for a, b in self.edges.tolist())
         return simple_graph(self.name, self.labels, pairs, count=False)

@@ -17,7 +17,7 @@ from .causal import MAX_JOINT_SIZE, JointNoise, LocalNoise
 
 
 def is_encoder(given: Any) -> bool:
-    """Whether this is C: an array, a sparse matrix, an operator, an encoder with structure, or what has an encoder."""
+    """Whether a value is C: an array, a sparse matrix, an operator, an encoder with structure, or a result with one."""
     if isinstance(given, NoiseOperator):
         return False
     kinds = np.ndarray | list | LinearOperator | Encoder

@@ -53,12 +53,12 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def causal(self) -> CausalNoise | None:
-        """Itself where N[(t, i), (s, k)] = F[i, k] E_k[t, s], else None."""
+        """This noise if N[(t, i), (s, k)] = F[i, k] E_k[t, s], else None."""
         return None
 
     @property
     def joint(self) -> JointNoise | None:
-        """Itself where N is the inverse of one encoder over time x nodes, else None."""
+        """This noise if N is the inverse of one encoder over time x nodes, else None."""
         return None
 
     @property
@@ -68,7 +68,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def is_zero(self) -> bool:
-        """No noise at all: no columns."""
+        """Whether there are no columns, hence no noise."""
         return self.shape[1] == 0
 
     @property
@@ -137,7 +137,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return self.matmat(base.reshape(self.shape[1], -1)).reshape(self.num_steps, self.slots_per_step, base.shape[2])
 
     def spread(self, columns: FloatArray) -> FloatArray:
-        """From what `over_time` makes to the injection slots, step by step: (steps, slots, d)."""
+        """Spreads the result of `over_time` to the injection slots, step by step: (steps, slots, d)."""
         return columns
 
 

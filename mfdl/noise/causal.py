@@ -121,12 +121,12 @@ class CausalNoise(NoiseOperator):
 
     @property
     def node_scales(self) -> FloatArray:
-        """F[u, u] of noise that is `local`: what each node multiplies its own by, shape (n,)."""
+        """Factor F[u, u] of each node of noise that is `local`, shape (n,)."""
         return np.ones(self.num_nodes) if self.factor is None else np.asarray(self.factor.diagonal())
 
     @property
     def shared(self) -> bool:
-        """One encoder for all columns."""
+        """Whether all columns have one encoder."""
         return self.encoder.shared
 
     @cached_property

@@ -134,7 +134,7 @@ def _wrapped(kind: type[Dense], C: FloatArray) -> Dense:
 
 
 def _array(given: ArrayLike) -> NDArray[Any]:
-    """As numpy has it. Raises: InvalidInput: a text, or another object that is no array of numbers."""
+    """Converts to an array. Raises: InvalidInput: a text, or another object that is no array of numbers."""
     array = check.as_array(encoder=given)
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
         raise InvalidInput(
@@ -148,7 +148,7 @@ def _array(given: ArrayLike) -> NDArray[Any]:
 
 
 def unwrapped(encoder: Encoder) -> FloatArray | Encoder | None:
-    """As it was given: an array, None for the identity, or an encoder with structure."""
+    """The encoder as it was given: an array, None for the identity, or an encoder with structure."""
     return encoder.array if isinstance(encoder, ArrayEncoder) and encoder.shipped else encoder
 
 

@@ -126,7 +126,7 @@ class NoiseStream:
         return self._block[t - start]
 
     def release(self) -> None:
-        """Drops the rows made last, which are kept to be asked for again; not where an encoder stands."""
+        """Drops the cached rows, not the state of an encoder."""
         self._start, self._block = -1, np.zeros((0, 0, self.dim))
 
     def state(self) -> StreamState:
