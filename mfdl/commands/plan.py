@@ -59,8 +59,14 @@ class PlanConfig(OnGraph):
     ] = None
     mechanisms: Annotated[
         tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
-    ] = ("dp-dsgd", "mafalda")
+        Option(
+            "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, decor "
+            "against coalitions, and cdp alone under central.",
+            ("--mechanism",),
+            metavar="A,B,...",
+            listed=True,
+        ),
+    ] = ()
     batches: Annotated[
         tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
     ] = ("1", "4", "16")
@@ -72,8 +78,13 @@ class PlanConfig(OnGraph):
     ] = ("1", "5", "20")
     polynomials: Annotated[
         tuple[str, ...],
-        Option("Of W in the rounds of a step: powers, chebyshev, least-noise.", metavar="A,B,...", listed=True),
-    ] = ("powers",)
+        Option(
+            "Of W in the rounds of a step: powers, chebyshev, least-noise; default powers, with least-noise too for "
+            "several rounds of symmetric gossip if every message is seen.",
+            metavar="A,B,...",
+            listed=True,
+        ),
+    ] = ()
     participations: Annotated[
         tuple[str, ...],
         Option(
@@ -149,7 +160,7 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         require_folder(out)
     graph, gossip = config.sparse_network()
     same = config.values(
-        "epsilon", "mu", "mechanisms", "release_models", "max_steps", "polynomials",
+        "epsilon", "mu", "release_models", "max_steps",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     assert config.records is not None
@@ -158,6 +169,8 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         gossip,
         config.records,
         privacy,
+        mechanisms=config.mechanisms or None,
+        polynomials=config.polynomials or None,
         delta=None if config.epsilon is None else config.delta,
         batches=config.numbers("batches"),
         epochs=config.numbers("epochs"),
@@ -200,4 +213,4 @@ def _show(result: RunPlan, config: PlanConfig, out: Path | None) -> None:
             f"Left out: {len(result.left_out)} designs whose factorization stopped before its tolerance, such as "
             f"{result.left_out[0]}."
         )
-    terminal.say([table, *legend, result.guarantee, NOT_COUNTED], out)
+    terminal.say([table, *legend, str(result.limit), result.guarantee, NOT_COUNTED], out)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
@@ -318,12 +319,13 @@ FAINT: dict[str, Any] = {"s": 12, "alpha": 0.35, "linewidths": 0, "zorder": 2}
 class Front:
     """One panel.
 
-    Attributes: points: by name, shape (points, 2): cost and loss.
+    Attributes: points: by name, shape (points, 2): cost and loss. limit: a loss drawn as a dotted line, or None.
     """
 
     x_label: str
     y_label: str
     points: Mapping[str, FloatArray]
+    limit: float | None = None
 
 
 def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
@@ -339,8 +341,10 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
     for axes, panel in zip(grid, panels, strict=True):
         fronts = [_line(looks[name], front(points)) for name, points in panel.points.items()]
         every = np.concatenate(list(panel.points.values()))
-        span = (float(every[:, 1].min()), float(every[:, 1].max()))
-        chart = LineChart(panel.x_label, panel.y_label, fronts, x_log=True, y_log=True, y_range=span)
+        levels = [Level("limit", panel.limit)] if panel.limit else []
+        drawn = [*every[:, 1], *(level.value for level in levels)]
+        span = (float(min(drawn)), float(max(drawn)))
+        chart = LineChart(panel.x_label, panel.y_label, fronts, levels, x_log=True, y_log=True, y_range=span)
         chart.draw(axes, width=1.5)
         for name, points in panel.points.items():
             axes.scatter(*points.T, color=looks[name].colour, marker=looks[name].marker, **FAINT)
@@ -350,7 +354,10 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
     figure.text(0.3 / width, 1 - 0.16 / height, title, **bold)
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - 0.42 / height)}
     handles = [look.handle(linewidth=1.5, markersize=5) for look in looks.values()]
-    figure.legend(handles, [*looks], ncols=max(1, int(width / 1.8)), frameon=False, fontsize=9, **place)
+    names = [*looks]
+    if any(panel.limit for panel in panels):
+        handles, names = [*handles, Line2D([], [], **DOTTED)], [*names, "limit of one release"]
+    figure.legend(handles, names, ncols=max(1, int(width / 1.8)), frameon=False, fontsize=9, **place)
     write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
     return figure
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import Dynamics, ErrorWeights, gossip
-from mfdl.noise import IndependentNoise, LocalNoise
+from mfdl.noise import CausalNoise, IndependentNoise, LocalNoise
 from mfdl.objective import Curvature, NoiseObjective
 from mfdl.planning.design import NoiseGain, age_gram, predicted_loss
 from mfdl.released import ReleasedModel
 from mfdl.testing.strategies import encoders, gossip_matrices
-from mfdl.testing.strategies.graphs import polynomials
+from mfdl.testing.strategies.graphs import integer_arrays, polynomials
 
 
 def gain_of(W, rounds, T, released, noising, polynomial="powers"):
@@ -25,15 +25,18 @@ def gain_of(W, rounds, T, released, noising, polynomial="powers"):
     return NoiseGain.of(released, noising, ages, published)
 
 
-def simulated(W, shifts, T, released, noising, rate, curvature, start):
-    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
-    n, N = W.num_nodes, np.eye(T) if noising is None else noising
+def simulated(W, shifts, released, injected, rate, curvature, start):
+    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise.
+
+    Args: injected: noise of each step and node by the base noise, shape (T, n, columns).
+    """
+    T, n, columns = injected.shape
     step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
-    models, bias = np.zeros((n, T * n)), np.full(n, start)
-    published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
+    models, bias = np.zeros((n, columns)), np.full(n, start)
+    published, published_bias, on_the_way = np.zeros((n, columns)), np.zeros(n), 0.0
     for t, weight in enumerate(released.of_steps(T)):
         on_the_way += np.square(models).sum() / (n * T)
-        models = step @ ((1 - rate * curvature) * models - rate * np.kron(N[t], np.eye(n)))
+        models = step @ ((1 - rate * curvature) * models - rate * injected[t])
         bias = step @ ((1 - rate * curvature) * bias)
         published, published_bias = published + weight * models, published_bias + weight * bias
     further = np.linalg.matrix_power(W.dense(), released.rounds_of_gossip)
@@ -47,19 +50,29 @@ def simulated(W, shifts, T, released, noising, rate, curvature, start):
     rounds=st.integers(1, 3),
     model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]),
     rate=st.sampled_from([0.1, 0.5, 1.0]),
+    columns=st.integers(0, 5),
     data=st.data(),
 )
-def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
+def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, columns, data):
+    """Without columns: alike at all nodes; else spread over them, with an encoder for all columns or one for each."""
     noising = None if C is None else np.linalg.inv(C)
-    T, released = 4 if C is None else len(C), ReleasedModel(model)
+    T, n, released = 4 if C is None else len(C), W.num_nodes, ReleasedModel(model)
     values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
     polynomial = data.draw(polynomials(W))
     shifts = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial).shifts
-    gain = gain_of(W, rounds, T, released, noising, polynomial)
+    if columns:
+        factor = data.draw(integer_arrays(2, n, columns))
+        each = None if C is None else data.draw(st.sampled_from([C, np.stack([C * (k + 1) for k in range(columns)])]))
+        noise = CausalNoise(each, factor, np.ones((columns, n), bool), num_steps=T, num_nodes=n)
+        gain = NoiseGain.of_noise(released, Dynamics(W, gossip_rounds=rounds, polynomial=polynomial), noise)
+        injected = np.asarray(noise.matmat(np.eye(T * columns))).reshape(T, n, -1)
+    else:
+        gain = gain_of(W, rounds, T, released, noising, polynomial)
+        injected = np.kron(np.eye(T) if C is None else noising, np.eye(n)).reshape(T, n, -1)
     (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
     expected = np.zeros(3)
     for value in values:
-        parts = np.array(simulated(W, shifts, T, released, noising, rate, value, start))
+        parts = np.array(simulated(W, shifts, released, injected, rate, value, start))
         expected += value / 2 * parts * [1, scale**2, scale**2]
     assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
     assert loss.total == pytest.approx(expected.sum())

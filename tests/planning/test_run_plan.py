@@ -90,15 +90,30 @@ def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip)
     assert plan.best.step_noise_std == pytest.approx(clip * math.sqrt(T * b) / (mu * 50))
 
 
-def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
-    small = SMALL | {"epochs": [2]}
-    plan = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
+@pytest.mark.parametrize(
+    ("model", "mechanisms"),
+    [
+        (trust.LDP(), ["dp-dsgd", "bsr", "mafalda", "mafalda-l"]),
+        (trust.Eavesdropper(), ["corn", "kronecker", "per-mode"]),
+        (trust.Coalitions(1), ["decor", "corn", "kronecker@released"]),
+        (trust.Colluding([0]), ["decor"]),
+        (trust.SecureSum(), ["mafalda"]),
+        (trust.Central(), ["cdp"]),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_calibration_and_noise_are_those_of_each_design_as_it_is_built(model, mechanisms):
+    small, privacy = SMALL | {"epochs": [2]}, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    plan = mfdl.plan(RING, 50, privacy, mu=1.0, mechanisms=mechanisms, **small)
+    assert len({planned.design.mechanism.partition("@")[0] for planned in plan.designs}) == len(mechanisms)
     for planned in plan.designs[::5]:
         design = planned.design
-        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
-        algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
-        target = {"adjacency": "zero-out", "clip_norm": 1.0}
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
+        rounds = {"gossip_rounds": design.gossip_rounds, "polynomial": design.polynomial}
+        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, **rounds)
+        against = {"coalition_size": 1 if model.name in ("coalitions", "colluding") else 0}
+        algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), **against)
+        algorithm = algorithm.releasing(design.release_model)
+        mechanism = mfdl.calibrate(algorithm, privacy, mu=1.0)
         assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
         variance = (
             mfdl.algorithms.noise_error(algorithm, weights=mfdl.ErrorWeights(f"released:{design.release_model}")).value
@@ -174,8 +189,8 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
         ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
         ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
         ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
-        ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
-        ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
+        ({"mechanisms": ["gradient-tracking"]}, UnsupportedMechanism, "is not predicted"),
+        ({"gradients_per_record": 1}, InvalidInput, "no design is left of 48"),
         ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
         ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
         ({"curvature": [1.0]}, InvalidInput, "curvature must be"),

@@ -1,0 +1,75 @@
+"""The limit of a plan: excess loss after one release of the mean gradient with Gaussian noise, at the same budget.
+
+N records a node, n nodes, d the record shift. The mean over the nodes needs noise of the standard deviation
+
+    d / (mu N n) sqrt(n / (n - q)),    q the nodes whose secrets the attacker may know besides the messages.
+
+Write noise as independent columns, c_k what column k adds to the sum over the nodes. Who sees all messages and knows
+the columns of q nodes sees the sum of the others' gradients, in which a record moves d / N: the columns without a holder
+among the q have sum c_k^2 >= (d / (mu N))^2. A column with m holders is one of these for a share of at most (n - q) / n
+of all sets of q nodes, so the mean over the sets gives sum c_k^2 >= (d / (mu N))^2 n / (n - q). Equality needs noise of
+each node alone and noise that cancels in the sum, as DECOR's does for sigma_cor to infinity on a graph that no q nodes
+cut. Under LDP q = n - 1: columns with several holders are known. Central, SecureSum and outsiders: q = 0.
+
+Along a direction of curvature lambda at distance D from the optimum the release is lambda D plus noise sigma, and the
+linear estimate of least squared error leaves D^2 sigma^2 / (sigma^2 + lambda^2 D^2). That is the half trace of H^-1 times
+the covariance where a direction is learned, and the loss at the start where it is flat; below both, always. A run of
+public batches is such an estimate too, from several releases that together tell no more: its predicted loss is above.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ..objective import Curvature
+from ..privacy.questions import Privacy
+from ..trust import LDP, AnyReceiver, Coalitions, FullCollusion, TrustModel
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseLimit:
+    """Least noise and loss of one release.
+
+    Attributes:
+        noise_std: of the mean over the nodes of their mean gradients, per coordinate.
+        colluders: q, nodes whose secrets the attacker may know.
+        loss: predicted excess loss from the start distance; None without a curvature.
+    """
+
+    noise_std: float
+    colluders: int
+    loss: float | None
+
+    @classmethod
+    def at_budget(
+        cls, privacy: Privacy, mu: float, num_nodes: int, records: int, curvature: Curvature | None, distance: float
+    ) -> ReleaseLimit:
+        """Under the trust model of `privacy`. Args: records: N of each node; distance: D along each direction."""
+        q = colluding_nodes(privacy.trust, num_nodes)
+        std = privacy.record_shift / (mu * records * (num_nodes * (num_nodes - q)) ** 0.5)
+        if curvature is None:
+            return cls(std, q, None)
+        eigenvalues, weights = np.asarray(curvature.eigenvalues), np.asarray(curvature.weights)
+        left = (distance * std) ** 2 / (std**2 + (eigenvalues * distance) ** 2)
+        return cls(std, q, float(weights @ left))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"predicted_excess_loss": self.loss, "noise_std": self.noise_std, "colluders": self.colluders}
+
+    def __str__(self) -> str:
+        loss = "" if self.loss is None else f"predicted excess loss {self.loss:.3g}, "
+        return (
+            f"Limit of one release of the mean gradient at this budget: {loss}noise std {self.noise_std:.3g}, if the "
+            f"attacker sees the mean and knows what {self.colluders} nodes hold; quadratic loss, nothing clipped."
+        )
+
+
+def colluding_nodes(trust: TrustModel, num_nodes: int) -> int:
+    """q of the limit: the size of the sets of attackers that include every node; 0 is always a limit."""
+    if type(trust) in (LDP, FullCollusion):
+        return num_nodes - 1
+    return trust.size if isinstance(trust, Coalitions | AnyReceiver) else 0
