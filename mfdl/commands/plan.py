@@ -60,8 +60,8 @@ class PlanConfig(OnGraph):
     mechanisms: Annotated[
         tuple[str, ...],
         Option(
-            "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, decor "
-            "against coalitions, and cdp alone under central.",
+            "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, "
+            "decor against coalitions, and cdp alone under central.",
             ("--mechanism",),
             metavar="A,B,...",
             listed=True,

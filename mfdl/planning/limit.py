@@ -1,20 +1,22 @@
 """The limit of a plan: excess loss after one release of the mean gradient with Gaussian noise, at the same budget.
 
-N records a node, n nodes, d the record shift. The mean over the nodes needs noise of the standard deviation
+N records a node, n nodes, d the record shift. The noise of the mean over the nodes has at least the standard deviation
 
-    d / (mu N n) sqrt(n / (n - q)),    q the nodes whose secrets the attacker may know besides the messages.
+    d / (mu N sqrt(n (n - q))),    q nodes whose secrets the attacker may know, besides the mean.
 
-Write noise as independent columns, c_k what column k adds to the sum over the nodes. Who sees all messages and knows
-the columns of q nodes sees the sum of the others' gradients, in which a record moves d / N: the columns without a holder
-among the q have sum c_k^2 >= (d / (mu N))^2. A column with m holders is one of these for a share of at most (n - q) / n
-of all sets of q nodes, so the mean over the sets gives sum c_k^2 >= (d / (mu N))^2 n / (n - q). Equality needs noise of
-each node alone and noise that cancels in the sum, as DECOR's does for sigma_cor to infinity on a graph that no q nodes
-cut. Under LDP q = n - 1: columns with several holders are known. Central, SecureSum and outsiders: q = 0.
+Write noise as independent columns, c_k what column k adds to the sum over the nodes. An attacker who knows the
+gradients and columns of q nodes sees the sum over the others, in which a record moves d / N: the columns that none of
+the q holds have sum c_k^2 >= (d / (mu N))^2. A column with a holder is one of these for at most (n - q) / n of all sets
+of q nodes, so the mean over the sets gives sum c_k^2 >= (d / (mu N))^2 n / (n - q), and the mean divides by n. Equal:
+noise of each node alone beside noise that cancels in the sum, as of DECOR for sigma_cor to infinity on a graph that no
+q nodes cut. LDP counts shared columns as known: q = n - 1. Outsiders, sums and averages: q = 0. One receiver: q = 1,
+not attained where messages show more than the mean.
 
-Along a direction of curvature lambda at distance D from the optimum the release is lambda D plus noise sigma, and the
-linear estimate of least squared error leaves D^2 sigma^2 / (sigma^2 + lambda^2 D^2). That is the half trace of H^-1 times
-the covariance where a direction is learned, and the loss at the start where it is flat; below both, always. A run of
-public batches is such an estimate too, from several releases that together tell no more: its predicted loss is above.
+Along a direction of curvature lambda at distance D from the optimum the release shows lambda D, with noise sigma; the
+linear estimate of least squared error leaves D^2 sigma^2 / (sigma^2 + lambda^2 D^2). Where a direction is learned this
+is its part of the half trace of H^-1 times the covariance, where it is flat the loss at the start; it is never above
+either. Runs of public batches are linear estimates too, whose releases tell no more at this budget: their predicted
+losses are above.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class ReleaseLimit:
         loss = "" if self.loss is None else f"predicted excess loss {self.loss:.3g}, "
         return (
             f"Limit of one release of the mean gradient at this budget: {loss}noise std {self.noise_std:.3g}, if the "
-            f"attacker sees the mean and knows what {self.colluders} nodes hold; quadratic loss, nothing clipped."
+            f"attacker sees the mean and knows the secrets of {self.colluders} nodes; quadratic loss, nothing clipped."
         )
 
 

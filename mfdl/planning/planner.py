@@ -264,8 +264,9 @@ class _Planner:
             noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
         dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
         q = len(getattr(trust, "colluders", ())) or colluding_nodes(trust, self.gossip.num_nodes)
-        against = {"coalition_size": q if trust.name in POOLED else 0, "noise_std": noise_std}
-        algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), **against)
+        size = q if trust.name in POOLED else 0
+        scheme = design.scheme()
+        algorithm = registry.build_tuned(design.mechanism, dynamics, scheme, coalition_size=size, noise_std=noise_std)
         meant = registry.models_of(design.mechanism, algorithm)
         if trust.name in MODELS and meant and not {trust.name, LDP.name} & {*meant}:
             raise UnsupportedMechanism(
@@ -290,7 +291,7 @@ class _Planner:
             )
 
     def _require_covered(self, algorithm: LinearAlgorithm) -> None:
-        if not (algorithm.is_plain and algorithm.noise.causal):
+        if not algorithm.is_plain or algorithm.noise.causal is None:
             raise UnsupportedMechanism(
                 f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise on gradients, "
                 "columns that have an encoder over steps and go to some nodes; compare trains any mechanism."

@@ -1,4 +1,4 @@
-"""The limit of one release: below the noise of every one-release mechanism of its trust model, and attained by DECOR."""
+"""The limit of one release: below the noise of every one-release mechanism of a trust model, and attained."""
 
 import math
 
@@ -28,8 +28,7 @@ def limit_of(model, num_nodes, records=1, **options):
 def std_of_the_mean(algorithm, model):
     """Of the noise of one release at mu = 1, as the library accounts it, whoever holds its columns."""
     mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(model, **TARGET), mu=1.0)
-    rows, columns = algorithm.noise.shape
-    noise = np.asarray(algorithm.noise.matmat(np.eye(columns)))
+    noise = np.asarray(algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])))
     return mechanism.noise_std * np.linalg.norm(noise.sum(axis=0)) / algorithm.num_nodes
 
 
@@ -39,9 +38,8 @@ def test_no_noise_over_nodes_beats_the_limit(W, data):
     n = W.num_nodes
     size = data.draw(st.integers(0, n - 1))
     model = data.draw(st.sampled_from([trust.Coalitions(size), trust.Eavesdropper(), trust.LDP()]))
-    groups = data.draw(
-        st.lists(st.sets(st.integers(0, n - 1), min_size=1), max_size=4).map(lambda g: list(map(list, g)))
-    )
+    holders = data.draw(st.lists(st.sets(st.integers(0, n - 1), min_size=1), max_size=4))
+    groups = [sorted(group) for group in holders]
     draws = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     parts = [(A := draws.normal(size=(len(group), len(group)))) @ A.T for group in groups]
     cancelling = [np.eye(len(group)) - 1 / len(group) for group in groups]  # adds nothing to the sum
