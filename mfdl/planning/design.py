@@ -248,8 +248,8 @@ def of_share(model: str, num_steps: int) -> str:
 
 
 BLOCK_COLUMNS = 32  # of noise at a time, each with n T numbers
-RATES: FloatArray = 2.0 ** np.arange(-12, 0.5, 0.5)
-"""Learning rates in units of 1 / (largest curvature), the stable ones up to no overshooting."""
+RATES: FloatArray = 2.0 ** np.arange(-12, 1, 0.5)
+"""Learning rates in units of 1 / (largest curvature), all of them stable; the largest overshoots."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

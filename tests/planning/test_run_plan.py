@@ -103,10 +103,10 @@ def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip)
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_calibration_and_noise_are_those_of_each_design_as_it_is_built(model, mechanisms):
-    small, privacy = SMALL | {"epochs": [2]}, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    small, privacy = SMALL | {"batches": [2], "epochs": [2]}, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
     plan = mfdl.plan(RING, 50, privacy, mu=1.0, mechanisms=mechanisms, **small)
     assert len({planned.design.mechanism.partition("@")[0] for planned in plan.designs}) == len(mechanisms)
-    for planned in plan.designs[::5]:
+    for planned in plan.designs[::3]:
         design = planned.design
         rounds = {"gossip_rounds": design.gossip_rounds, "polynomial": design.polynomial}
         dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, **rounds)
