@@ -106,8 +106,9 @@ def plan(
 
     Returns: each design with its guarantee, noise and cost; without designs whose factorization stops before its
         tolerance, which `RunPlan.left_out` names.
-    Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: a mechanism that is not meant
-        for the trust model, or whose noise is not alike and independent at all nodes; secret batches with a mu.
+    Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: shared noise that is not meant
+        for the trust model, noise that does not enter with gradients or has any correlation over steps and nodes
+        (`joint`); secret batches with a mu.
         NotConverged: every factorization stops before its tolerance.
     Cost: one calibration for each mechanism, (k, b) and participation, T^3 for each encoder and released model.
     """

@@ -96,7 +96,7 @@ def test_a_direction_costs_at_most_its_noise_and_at_most_the_loss_at_the_start(e
     ids=lambda value: getattr(value, "name", None),
 )
 def test_no_plan_of_public_batches_is_below_the_limit(model, mechanisms):
-    small = {"batches": [1, 2], "epochs": [2, 8], "gossip_rounds": [1, 20], "max_steps": 8, "curvature": "power:2:6"}
+    small = {"batches": [1, 2], "epochs": [4], "gossip_rounds": [1, 6], "max_steps": 8, "curvature": "power:2:6"}
     plan = mfdl.plan("ring:n=4", 20, mfdl.Privacy(model, **TARGET), mu=1.0, mechanisms=mechanisms, **small)
     assert plan.limit == limit_of(model, 4, 20, curvature=Curvature.parse("power:2:6"))
     assert 0 < plan.limit.loss <= plan.designs[0].loss

@@ -173,6 +173,22 @@ def test_what_is_dearer_than_the_budgets_of_cost_is_left_out():
     assert plan.best.messages == 2 * plan.best.design.num_steps * plan.best.design.gossip_rounds  # two neighbours
 
 
+@pytest.mark.parametrize(
+    ("model", "mechanism"),
+    [(trust.Eavesdropper(), "corn"), (trust.Coalitions(1), "decor"), (trust.Central(), "cdp"), (trust.LDP(), None)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_mechanisms_and_polynomials_that_are_tried_follow_from_the_trust_model(model, mechanism):
+    privacy = mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    plan = mfdl.plan(RING, 50, privacy, mu=1.0, batches=[1], epochs=[4], gossip_rounds=[1, 3], release_models=["last"])
+    tried = {(each.design.mechanism, each.design.gossip_rounds, each.design.polynomial) for each in plan.designs}
+    names, rounds = {"dp-dsgd", "mafalda", mechanism} - {None}, {(1, "powers"), (3, "powers"), (3, "least-noise")}
+    if mechanism == "cdp":
+        names, rounds = {"cdp"}, {(1, "powers")}  # a server averages once
+        assert plan.best.messages == 4 * 3
+    assert tried == {(name, *how) for name in names for how in rounds}
+
+
 def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_these_alone_are_wanted():
     both = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, **SMALL)
     assert {planned.design.label for planned in both.designs} == {"dp-dsgd", "dp-dsgd,bins", "mafalda"}
