@@ -1,12 +1,17 @@
 """Does a plan rank designs as training does? Spearman's rank correlation of predicted and measured loss.
 
     python experiments/plan_ranks.py [--seeds 2] [--first-seed 200]
+    python experiments/plan_ranks.py --trust all --out docs/tables/plan_ranks_by_trust.csv
     python experiments/plan_ranks.py --comparison results/which_mechanism/results.json
 
 In: designs on the task `logistic`, 16 nodes of a torus, dimension 20, 200 records a node. The curvature that the plan
 gets is declared: eigenvalues 0.2 / j for the weights, from the features' covariance and p (1 - p) = 0.1 (the task has
 two scores, which doubles it). Out: one row a design, predicted at the best rate of the plan's grid and measured at the
 best of the rates `FACTORS` times that, mean over seeds; then the correlation.
+
+With `--trust`: the eight designs of `BY_TRUST` under that trust model (or all of them, one row each), rates chosen on
+seeds 400 to 402, losses over seeds 500 to 504. Designs were fixed before any run; a first one, on seeds 200 and 201
+(rates) and 300 to 304, led to the largest rate of the plan's grid. Predictions count as equal to three digits.
 
 With `--comparison`: the designs of the comparison (`which_mechanism.py`) in each of its scenes, by their test losses at
 tuned rates; rows with a preconditioner or another clipping norm than 1 are left out. The curvature of a task is a power
@@ -16,7 +21,9 @@ law (`CURVATURES`) whose trace is the second derivative of the loss times the me
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
+import functools
 import json
 import statistics
 from pathlib import Path
@@ -25,6 +32,8 @@ from typing import Any
 from scipy.stats import spearmanr
 
 import mfdl
+from mfdl.algorithms import registry
+from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.planning import Design
 
 GRAPH, DIMENSION, NODES, RECORDS = "torus:rows=4,cols=4", 20, 16, 200
@@ -52,16 +61,93 @@ DESIGNS = (
     "mafalda,b=4,k=40,rounds=5,average:80",
     "mafalda,b=1,k=40",
 )
+SEEDED = (
+    "dp-dsgd,b=1,k=40,rounds=5",
+    "mafalda,b=4,k=10,rounds=5,average:20",
+    "corn,b=1,k=40,rounds=5",
+    "corn,b=1,k=20",
+    "corn,b=4,k=10,rounds=5",
+    "kronecker,b=4,k=10,rounds=5",
+)
+AGAINST_NODES = (*SEEDED, "decor,b=1,k=40,rounds=20,average:20", "decor,b=1,k=20")
+HIDDEN = (
+    "dp-dsgd,b=1,k=40,rounds=5",
+    "dp-dsgd,b=1,k=20",
+    "dp-dsgd,b=1,k=10,rounds=5",
+    "dp-dsgd,b=4,k=10",
+    "dp-dsgd,b=4,k=10,rounds=5,average:20",
+    "mafalda,b=4,k=10",
+    "mafalda,b=4,k=10,rounds=5,average:20",
+    "mafalda,b=4,k=5",
+)
+CENTRAL = (
+    "cdp,b=1,k=160,average:80",
+    "cdp,b=1,k=40",
+    "cdp,b=1,k=10",
+    "cdp,b=4,k=40,average:80",
+    "cdp,b=4,k=10",
+    "cdp,b=16,k=10",
+    "cdp,b=16,k=2",
+    "dp-dsgd,b=1,k=20,rounds=5",
+)
+BY_TRUST = {
+    "ldp": (mfdl.trust.LDP(), DESIGNS[:1] + DESIGNS[2:5] + DESIGNS[8:]),
+    "eavesdropper": (mfdl.trust.Eavesdropper(), (*SEEDED, "corn,b=1,k=40,rounds=20,average:20", "per-mode,b=4,k=10")),
+    "coalitions of 1": (mfdl.trust.Coalitions(1), AGAINST_NODES),
+    "coalitions of 2": (mfdl.trust.Coalitions(2), AGAINST_NODES),
+    "coalitions of 3": (mfdl.trust.Coalitions(3), AGAINST_NODES),
+    "secure-sum": (mfdl.trust.SecureSum(), HIDDEN),
+    "pndp": (mfdl.trust.AnyReceiver(), HIDDEN),
+    "central": (mfdl.trust.Central(), CENTRAL),
+}
+CHOOSING, TESTING = [400, 401, 402], list(range(500, 505))
 
 
-def measured(design: Design, rate: float, task: mfdl.tasks.Task, seeds: list[int]) -> float:
-    """Test loss of the published models, mean over nodes and seeds."""
+@functools.cache
+def _built(design: Design, coalition_size: int) -> mfdl.LinearAlgorithm:
+    """At a learning rate of 1: no noise here depends on it."""
     rounds = {"gossip_rounds": design.gossip_rounds, "polynomial": design.polynomial}
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), rate, **rounds)
-    algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
-    mechanism = mfdl.calibrate(algorithm, PRIVACY, **BUDGET)
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 1.0, **rounds)
+    return registry.build_tuned(design.mechanism, dynamics, design.scheme(), coalition_size=coalition_size)
+
+
+def measured(
+    design: Design, rate: float, task: mfdl.tasks.Task, seeds: list[int], privacy: mfdl.Privacy = PRIVACY
+) -> float:
+    """Test loss of the published models, mean over nodes and seeds."""
+    size = privacy.trust.size if isinstance(privacy.trust, mfdl.trust.Coalitions) else 0
+    built = _built(design, size)
+    dynamics = dataclasses.replace(built.dynamics, learning_rate=rate)
+    algorithm = decentralized(built.name, dynamics, built.participation, built.noise).releasing(design.release_model)
+    mechanism = mfdl.calibrate(algorithm, privacy, **BUDGET)
     run = mfdl.replay(mechanism, task, seeds=seeds, eval_every=design.num_steps, progress=False)
     return statistics.mean(float("inf") if seed.diverged else seed.final("loss") for seed in run.seeds)
+
+
+def ranks_under(name: str) -> dict[str, Any]:
+    """A row of the table: the plan of eight designs under a trust model beside their test losses."""
+    trust, designs = BY_TRUST[name]
+    privacy = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0)
+    expected = {"curvature": CURVATURE, "start_distance": START_DISTANCE}
+    plan = mfdl.plan(GRAPH, RECORDS, privacy, designs=designs, **expected, **BUDGET)
+    task = mfdl.tasks.logistic(GRAPH, dimension=DIMENSION, train_records=NODES * RECORDS)
+    losses = []
+    for planned in plan.designs:
+        rates = [factor * planned.excess.learning_rate for factor in FACTORS]
+        rate = min(rates, key=lambda rate: measured(planned.design, rate, task, CHOOSING, privacy))
+        losses.append(measured(planned.design, rate, task, TESTING, privacy))
+        print(f"{name:<16} {planned.design.name:<42} {planned.loss:9.4f} {losses[-1]:9.4f}", flush=True)
+    best = min(range(len(losses)), key=losses.__getitem__)
+    return {
+        "trust model": name,
+        "rank correlation": f"{spearmanr([float(f'{each.loss:.3g}') for each in plan.designs], losses).statistic:.2f}",
+        "first in the plan": f"`{plan.designs[0].design.name}`",
+        "its test loss": f"{losses[0]:.4f}",
+        "least test loss": f"{losses[best]:.4f}",
+        "its rank in the plan": best + 1,
+        "least predicted excess": f"{plan.designs[0].loss:.4f}",
+        "limit": f"{plan.limit.loss:.4f}",
+    }
 
 
 def of_comparison(results: Path) -> None:
@@ -105,7 +191,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=200)
     parser.add_argument("--comparison", type=Path, help="results.json of which_mechanism.py")
+    parser.add_argument("--trust", choices=[*BY_TRUST, "all"], help="designs of one trust model, or of each")
+    parser.add_argument("--out", type=Path, help="with --trust: the table, written after each row")
     given = parser.parse_args()
+    if given.trust is not None:
+        rows = []
+        for name in BY_TRUST if given.trust == "all" else [given.trust]:
+            rows.append(ranks_under(name))
+            print(rows[-1], flush=True)
+            if given.out is not None:
+                with given.out.open("w", encoding="utf-8", newline="") as file:
+                    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                    writer.writeheader()
+                    writer.writerows(rows)
+        return
     if given.comparison is not None:
         of_comparison(given.comparison)
         return

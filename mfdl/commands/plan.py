@@ -51,7 +51,16 @@ class PlanConfig(OnGraph):
     messages: Annotated[
         int | None, Option("Largest number of messages that a node sends, on average.", metavar="M", least=1)
     ] = None
-    mechanisms: options.Mechanisms = ("dp-dsgd", "mafalda")
+    mechanisms: Annotated[
+        tuple[str, ...],
+        Option(
+            "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, "
+            "decor against coalitions, and cdp alone under central.",
+            ("--mechanism",),
+            metavar="A,B,...",
+            listed=True,
+        ),
+    ] = ()
     batches: Annotated[
         tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
     ] = ("1", "4", "16")
@@ -63,8 +72,13 @@ class PlanConfig(OnGraph):
     ] = ("1", "5", "20")
     polynomials: Annotated[
         tuple[str, ...],
-        Option("Of W in the rounds of a step: powers, chebyshev, least-noise.", metavar="A,B,...", listed=True),
-    ] = ("powers",)
+        Option(
+            "Of W in the rounds of a step: powers, chebyshev, least-noise; default powers, with least-noise too for "
+            "several rounds of symmetric gossip if every message is seen.",
+            metavar="A,B,...",
+            listed=True,
+        ),
+    ] = ()
     participations: Annotated[
         tuple[str, ...],
         Option(
@@ -131,13 +145,14 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         require_folder(out)
     graph, gossip = config.sparse_network()
     same = config.values(
-        "epsilon", "mu", "mechanisms", "release_models", "max_steps", "polynomials",
+        "epsilon", "mu", "release_models", "max_steps",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     same |= {name: config.numbers(name) for name in ("batches", "epochs", "gossip_rounds")}
     assert config.records is not None
     privacy = Privacy(options.named_trust(config), **config.values("adjacency", "clip_norm", "release"))
-    same |= {"delta": None if config.epsilon is None else config.delta, "participations": config.participations or None}
+    same |= {name: getattr(config, name) or None for name in ("mechanisms", "polynomials", "participations")}
+    same["delta"] = None if config.epsilon is None else config.delta
     result = planning.plan(gossip, config.records, privacy, **same)
     around = circumstances(config, graph, gossip)
     if out is not None:
@@ -174,4 +189,4 @@ def _show(result: RunPlan, config: PlanConfig, out: Path | None) -> None:
             f"Left out: {len(result.left_out)} designs whose factorization stopped before its tolerance, such as "
             f"{result.left_out[0]}."
         )
-    terminal.say([table, *legend, result.guarantee, NOT_COUNTED], out)
+    terminal.say([table, *legend, str(result.limit), result.guarantee, NOT_COUNTED], out)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
@@ -267,15 +268,21 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
 
 
 def _head(
-    figure: Figure, heading: Sequence[str], looks: Mapping[str, Look], columns: int, below: float, width: float
+    figure: Figure,
+    heading: Sequence[str],
+    looks: Mapping[str, Look],
+    columns: int,
+    below: float,
+    width: float,
+    more: Mapping[str, Line2D] | None = None,
 ) -> None:
-    """Title, and a legend `below` inches from the top."""
+    """Title, and a legend `below` inches from the top, with further lines by name."""
     across, up = figure.get_size_inches()
     bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
     figure.text(0.3 / across, 1 - 0.16 / up, "\n".join(heading), **bold)
-    handles = [look.handle(linewidth=width, markersize=5) for look in looks.values()]
+    handles = {name: look.handle(linewidth=width, markersize=5) for name, look in looks.items()} | {**(more or {})}
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / across, 1 - below / up)}
-    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
+    figure.legend([*handles.values()], [*handles], ncols=columns, frameon=False, fontsize=9, **place)
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
@@ -315,11 +322,12 @@ FAINT: dict[str, Any] = {"s": 12, "alpha": 0.35, "linewidths": 0, "zorder": 2}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Front:
-    """One panel; points: by name, shape (points, 2): cost and loss."""
+    """One panel; points: by name, shape (points, 2): cost and loss; limit: a loss, drawn as a dotted line, or None."""
 
     x_label: str
     y_label: str
     points: Mapping[str, FloatArray]
+    limit: float | None = None
 
 
 def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
@@ -334,14 +342,17 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
     for axes, panel in zip(grid, panels, strict=True):
         fronts = [_line(looks[name], front(points)) for name, points in panel.points.items()]
         every = np.concatenate(list(panel.points.values()))
-        span = (float(every[:, 1].min()), float(every[:, 1].max()))
-        chart = LineChart(panel.x_label, panel.y_label, fronts, x_log=True, y_log=True, y_range=span)
+        levels = [Level("limit", panel.limit)] if panel.limit else []
+        drawn = [*every[:, 1], *(level.value for level in levels)]
+        span = (float(min(drawn)), float(max(drawn)))
+        chart = LineChart(panel.x_label, panel.y_label, fronts, levels, x_log=True, y_log=True, y_range=span)
         chart.draw(axes, width=1.5)
         for name, points in panel.points.items():
             axes.scatter(*points.T, color=looks[name].colour, marker=looks[name].marker, **FAINT)
         low, high = every[:, 0].min(), every[:, 0].max()
         axes.set_xlim(low / 1.15, high * 1.15)
-    _head(figure, [title], looks, max(1, int(width / 1.8)), 0.42, 1.5)
+    lines_below = {"limit of one release": Line2D([], [], **DOTTED)} if any(panel.limit for panel in panels) else {}
+    _head(figure, [title], looks, max(1, int(width / 1.8)), 0.42, 1.5, lines_below)
     write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
     return figure
 

@@ -17,13 +17,17 @@ N N^T, released weights a_r and P[i, l] = tr((W^(K (i + 1)))^T W^(K (l + 1))) / 
     eta^2 s^2 sum_{i, l} rho^(i + l) P[i, l] sum_{s, t} a_{s + i} Sigma[s, t] a_{t + l}
 
 in the published models, per node and coordinate, and the same with Sigma summed over the steps in the models at which
-gradients are taken. Checked against the recursion itself in tests/planning.
+gradients are taken. Noise that nodes share is a sum of parts E (x) F, E over steps and F over nodes, each with Sigma =
+E E^T and P[i, l] = tr((W^(K (i + 1)) F)^T W^(K (l + 1)) F) / n: one part if all columns have one encoder, else one for
+each column. Checked against the recursion itself in tests/planning.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +39,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.polynomials import POLYNOMIALS, POWERS
 from ..errors import InvalidInput, require_known
+from ..noise import CausalNoise
 from ..objective import Curvature, ErrorWeights, NoiseObjective
 from ..objective.error_weights import released_in_full
 from ..participation import BallsInBins, Cyclic, Participation
@@ -190,12 +195,15 @@ class DesignGrid:
         """Designs of at most `max_steps` steps, each once.
 
         With both kinds of batches, encoders that are optimised for public batches are not combined with secret ones.
+        Rounds of mechanisms that average completely, on a server, are not varied.
         """
         for name in self.participations:
             require_known("participation", name, PARTICIPATIONS)
         seen: set[Design] = set()
         every = (self.mechanisms, self.participations, self.batches, self.epochs, self.gossip_rounds, self.polynomials)
         for mechanism, participation, b, k, rounds, polynomial in itertools.product(*every):
+            if getattr(registry.find_entry(_base(mechanism)), "models", ()) == ("central",):
+                rounds, polynomial = 1, POWERS
             if self._combined(mechanism, participation, b) and b * k <= self.max_steps:
                 for model in self.release_models:
                     design = Design(mechanism, b, k, rounds, participation, of_share(model, b * k), polynomial)
@@ -204,14 +212,18 @@ class DesignGrid:
                         yield design
 
     def _combined(self, mechanism: str, participation: str, batches: int) -> bool:
-        base = (
-            mechanism if mechanism.startswith(registry.FILE_PREFIX) else mechanism.partition(registry.WEIGHTS_MARK)[0]
-        )
-        entry, for_bins = registry.find_entry(registry.check_name(base)), registry.is_of_balls_in_bins(base)
+        base = _base(mechanism)
+        entry, for_bins = registry.find_entry(base), registry.is_of_balls_in_bins(base)
         if participation == CYCLIC:
             return not for_bins
         for_public = entry is not None and entry.weighted and not for_bins
         return batches > 1 and not (for_public and CYCLIC in self.participations)
+
+
+def _base(mechanism: str) -> str:
+    """The name without error weights, which may still lack the released model. Raises: InvalidInput: unknown name."""
+    is_file = mechanism.startswith(registry.FILE_PREFIX)
+    return registry.check_name(mechanism if is_file else mechanism.partition(registry.WEIGHTS_MARK)[0])
 
 
 def of_share(model: str, num_steps: int) -> str:
@@ -235,8 +247,9 @@ def of_share(model: str, num_steps: int) -> str:
     return f"{name}:{max(1, int(num_steps * share / 100 + 0.5))}{plus}{rounds}"
 
 
-RATES: FloatArray = 2.0 ** np.arange(-12, 0.5, 0.5)
-"""Learning rates in units of 1 / (largest curvature), the stable ones up to no overshooting."""
+BLOCK_COLUMNS = 32  # of noise at a time, each with n T numbers
+RATES: FloatArray = 2.0 ** np.arange(-12, 1, 0.5)
+"""Learning rates in units of 1 / (largest curvature), all of them stable; the largest overshoots."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,9 +274,9 @@ class NoiseGain:
         ages: FloatArray,
         published_ages: FloatArray | None = None,
     ) -> NoiseGain:
-        """From N and gossip.
+        """From one part of the noise and gossip.
 
-        Args: noising: N of each node, shape (T, T); None: independent noise. ages: `age_gram` of the gossip, (T, T);
+        Args: noising: E, T rows; None: independent noise. ages: `age_gram` or one of `age_grams`, (T, T);
             published_ages: of the published models, if further rounds follow the last step.
         Cost: T^3.
         """
@@ -276,6 +289,23 @@ class NoiseGain:
         published = (effects @ effects.T) * (ages if published_ages is None else published_ages)
         on_the_way = _summed_over_steps(covariance) * ages / T
         return cls(_by_power(published), _by_power(on_the_way), weights)
+
+    def __add__(self, other: NoiseGain) -> NoiseGain:
+        """Of both parts of the noise, independent of each other."""
+        return NoiseGain(self.published + other.published, self.on_the_way + other.on_the_way, self.weights)
+
+    @classmethod
+    def of_noise(cls, released: ReleasedModel, dynamics: Dynamics, noise: CausalNoise) -> NoiseGain:
+        """Of noise that nodes share, or that differs between them.
+
+        Cost: for each part n T^2 by the modes of symmetric gossip, else its columns times that, and T^3.
+        """
+        F = noise.mixing.toarray()
+        factors = [F] if noise.shared else np.split(F, F.shape[1], axis=1)
+        noisings = (None if noise.fresh else noise.inverse_of(k) for k in range(len(factors)))
+        T, further = noise.num_steps, released.rounds_of_gossip
+        ages = (age_grams(dynamics, T, factors, rounds) for rounds in (0, further))
+        return functools.reduce(operator.add, map(functools.partial(cls.of, released), noisings, *ages))
 
     def published_std(self, contraction: float = 1.0) -> float:
         """Standard deviation per eta s, per coordinate."""
@@ -334,6 +364,33 @@ def age_gram(dynamics: Dynamics, num_steps: int, further: int = 0) -> FloatArray
     counted = ErrorWeights(f"released:last+{further}" if further else "last")
     H = NoiseObjective(dynamics, num_steps, counted).over_steps()
     return np.asarray(H[::-1, ::-1]) / dynamics.num_nodes
+
+
+def age_grams(
+    dynamics: Dynamics, num_steps: int, factors: Sequence[FloatArray], further: int = 0
+) -> Iterator[FloatArray]:
+    """`age_gram` of noise spread over the nodes by each F, shape (n, columns): tr((V W^(i + 1) F)^T V W^(l + 1) F) / n.
+
+    Cost: n^3 once and n T^2 for each F if the gossip is symmetric; else columns times n T^2.
+    """
+    gossip, n, ages = dynamics.gossip.at(0), dynamics.num_nodes, np.arange(1, num_steps + 1)
+    if gossip.is_symmetric:
+        values, vectors = np.linalg.eigh(gossip.dense())
+        powers = values**further * dynamics.step_eigenvalues(values) ** ages[:, None]
+        for F in factors:
+            effects = powers * np.linalg.norm(vectors.T @ F, axis=1)
+            yield effects @ effects.T / n
+        return
+    step = dynamics.step_weights(0)
+    for F in factors:
+        gram = np.zeros((num_steps, num_steps))
+        for block in np.array_split(F, -(-F.shape[1] // BLOCK_COLUMNS), axis=1):
+            for _ in range(further):
+                block = gossip.weights @ block
+            models = list(itertools.accumulate(ages, lambda models, _: step @ models, initial=block))[1:]
+            effects = np.reshape(models, (num_steps, -1))
+            gram += effects @ effects.T / n
+        yield gram
 
 
 def _summed_over_steps(covariance: FloatArray) -> FloatArray:

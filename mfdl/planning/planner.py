@@ -22,7 +22,7 @@ from .. import gossip as gossip_matrices
 from ..algorithms import LinearAlgorithm, registry
 from ..algorithms.gossip_sgd import receivers
 from ..dynamics import Dynamics
-from ..dynamics.polynomials import POWERS
+from ..dynamics.polynomials import LEAST_NOISE, POWERS
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization import NotConverged
 from ..gossip import GossipMatrix
@@ -35,12 +35,16 @@ from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
-from ..trust import LDP
+from ..trust import LDP, TrustModel
 from ..trust.base import MODELS
 from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
+from .limit import ReleaseLimit, colluding_nodes
 from .run_plan import PlannedDesign, RunPlan
 
 MECHANISMS = ("dp-dsgd", "mafalda")
+POOLED = dict.fromkeys(("coalitions", "colluding"), (*MECHANISMS, "decor"))
+BY_TRUST = {**POOLED, "eavesdropper": (*MECHANISMS, "corn"), "central": ("cdp",)}
+"""Mechanisms that a plan tries by the name of the trust model; elsewhere MECHANISMS."""
 BATCHES, EPOCHS, GOSSIP_ROUNDS = (1, 4, 16), (10, 20, 40, 160), (1, 5, 20)
 RELEASE_MODELS = ("last", "average:50%")
 MAX_STEPS = 160
@@ -57,14 +61,14 @@ def plan(
     mu: float | None = None,
     gossip: str = "metropolis-hastings",
     designs: Sequence[Design | str] | None = None,
-    mechanisms: Sequence[str] = MECHANISMS,
+    mechanisms: Sequence[str] | None = None,
     batches: Sequence[int] = BATCHES,
     epochs: Sequence[int] = EPOCHS,
     gossip_rounds: Sequence[int] = GOSSIP_ROUNDS,
     participations: Sequence[str] | None = None,
     release_models: Sequence[str] = RELEASE_MODELS,
     max_steps: int = MAX_STEPS,
-    polynomials: Sequence[str] = (POWERS,),
+    polynomials: Sequence[str] | None = None,
     gradients_per_record: int | None = None,
     messages: int | None = None,
     curvature: Curvature | str | None = None,
@@ -90,10 +94,12 @@ def plan(
         gossip: name of the matrix built on `graph`, if that is not one itself.
         designs: designs or their names, instead of the grid of mechanisms, batches, epochs, gossip_rounds,
             participations ("cyclic", and "balls-in-bins" if epsilon is given) and release_models ("average:50%": the
-            mean of the last half of the models).
+            mean of the last half of the models). mechanisms: default by the trust model, `BY_TRUST`; seeds are those
+            of all nodes against outsiders, of the ends of each edge against coalitions.
         max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
             `messages` (that a node sends, on average over the nodes).
-        polynomials: of `Dynamics`, each at every number of rounds.
+        polynomials: of `Dynamics`, each at every number of rounds; default powers, and where every message is seen and
+            the gossip is symmetric least-noise too for several rounds.
         curvature: of the loss, a `Curvature` or its text, such as "power:1:20". Public: declared, or of public or
             unlabelled features, never of private data.
         start_distance: of the first models from the optimum, along each direction of the curvature.
@@ -101,12 +107,13 @@ def plan(
 
     Returns: each design with its guarantee, noise and cost; without designs whose factorization stops before its
         tolerance, which `RunPlan.left_out` names.
-    Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: a mechanism that is not meant
-        for the trust model, or whose noise is not alike and independent at all nodes; secret batches with a mu.
+    Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: shared noise that is not meant
+        for the trust model, noise that does not enter with gradients or has any correlation over steps and nodes
+        (`joint`); secret batches with a mu.
         NotConverged: every factorization stops before its tolerance.
     Cost: one calibration for each mechanism, (k, b) and participation, T^3 for each encoder and released model.
     """
-    Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
+    budget = Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     records = check.integer_at_least(1, records=records)
     privacy = _planned(privacy)
     check.positive(start_distance=start_distance)
@@ -115,23 +122,29 @@ def plan(
     if curvature is not None:
         curvature = Curvature.parse(curvature) if isinstance(curvature, str) else curvature
         check.instance(Curvature, curvature=curvature)
+    hidden = _hides_messages(privacy.trust, matrix)
     if designs is None:
         kinds = participations or ((CYCLIC,) if epsilon is None else (CYCLIC, BINS))
-        grid = DesignGrid(mechanisms, batches, epochs, gossip_rounds, kinds, release_models, max_steps, polynomials)
-        every = list(grid)
+        mechanisms = mechanisms or BY_TRUST.get(privacy.trust.name, MECHANISMS)
+
+        def grid(rounds: Sequence[int], polynomials: Sequence[str]) -> DesignGrid:
+            return DesignGrid(mechanisms, batches, epochs, rounds, kinds, release_models, max_steps, polynomials)
+
+        every = list(grid(gossip_rounds, (POWERS,) if polynomials is None else polynomials))
+        if polynomials is None and matrix.is_symmetric and matrix.is_connected and not hidden:
+            every += grid([rounds for rounds in gossip_rounds if rounds > 1], (LEAST_NOISE,))
     else:
         every = [Design.parse(design) if isinstance(design, str) else design for design in designs]
     if any(design.mechanism == "none" for design in every):
         raise InvalidInput("a plan needs noise, and mechanism none has no privacy; take dp-dsgd, mafalda, ...")
     if epsilon is None and any(design.has_bins for design in every):
         raise InvalidInput("balls-in-bins has no mu; give epsilon with delta, or participations=['cyclic'].")
-    degree = receivers(matrix.weights).nnz / matrix.num_nodes
     chosen = [
         design
         for design in every
         if design.batches <= records
         and design.epochs <= (gradients_per_record or design.epochs)
-        and _messages(design, degree) <= (messages or np.inf)
+        and _messages(design, matrix, design.gossip_rounds) <= (messages or np.inf)
     ]
     if not chosen:
         raise InvalidInput(
@@ -142,13 +155,13 @@ def plan(
         )
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
     longest = max(design.num_steps for design in chosen)
-    designer = _Planner(matrix, records, privacy, target, curvature, start_distance, learning_time, longest)
+    designer = _Planner(matrix, records, privacy, hidden, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
         planned, left_out = [], []
         for design in chosen:
             report(0, design.name)
             try:
-                planned.append(designer.planned(design, _messages(design, degree)))
+                planned.append(designer.planned(design))
             except NotConverged as error:
                 left_out.append(design.name)
                 if len(left_out) == len(chosen):
@@ -156,7 +169,9 @@ def plan(
             report(1, design.name)
     planned.sort(key=lambda each: each.costs[1:])  # exact: integers, and integers times one degree
     best_first = tuple(ranked(planned, lambda each: each.loss))
-    return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out))
+    sizes = matrix.num_nodes, records
+    limit = ReleaseLimit.at_budget(privacy, budget.largest_mu, *sizes, curvature, start_distance)
+    return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out), limit)
 
 
 def _planned(privacy: Privacy) -> Privacy:
@@ -167,10 +182,15 @@ def _planned(privacy: Privacy) -> Privacy:
     return privacy if privacy.trust is not None else dataclasses.replace(privacy, trust=LDP())
 
 
-def _messages(design: Design, degree: float) -> float:
+def _hides_messages(trust: TrustModel, gossip: GossipMatrix) -> bool:
+    algorithm = registry.build("dp-dsgd", Dynamics(gossip, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
+    return trust.hides_messages(algorithm)
+
+
+def _messages(design: Design, gossip: GossipMatrix, rounds_per_step: int) -> float:
     """That a node sends, on average."""
-    rounds = design.num_steps * design.gossip_rounds + ReleasedModel(design.release_model).rounds_of_gossip
-    return rounds * degree
+    rounds = design.num_steps * rounds_per_step + ReleasedModel(design.release_model).rounds_of_gossip
+    return rounds * receivers(gossip.weights).nnz / gossip.num_nodes
 
 
 class _Planner:
@@ -181,6 +201,7 @@ class _Planner:
         gossip: GossipMatrix,
         records: int,
         privacy: Privacy,
+        hides_messages: bool,
         target: dict[str, Any],
         curvature: Curvature | None,
         start_distance: float,
@@ -188,18 +209,17 @@ class _Planner:
         num_steps: int,
     ) -> None:
         self.gossip, self.records, self.privacy, self.target = gossip, records, privacy, target
+        self._hides_messages = hides_messages
         self.curvature, self.start_distance, self.learning_time = curvature, start_distance, learning_time
         self._calibrated = functools.cache(self._calibrate)
         self._stopped: dict[Design, NotConverged] = {}
         self._gain = functools.cache(self._computed_gain)
-        self._age_gram = functools.cache(
-            lambda rounds, polynomial, further: age_gram(self._dynamics(rounds, polynomial), num_steps, further)
+        self._dynamics = functools.cache(
+            lambda rounds, polynomial: Dynamics(gossip, 1.0, gossip_rounds=rounds, polynomial=polynomial)
         )
+        self._age_gram = functools.cache(lambda dynamics, further: age_gram(dynamics, num_steps, further))
 
-    def _dynamics(self, rounds: int, polynomial: str) -> Dynamics:
-        return Dynamics(self.gossip, 1.0, gossip_rounds=rounds, polynomial=polynomial)
-
-    def planned(self, design: Design, messages: float) -> PlannedDesign:
+    def planned(self, design: Design) -> PlannedDesign:
         """One design with its numbers."""
         accounted = self._accounted_as(design)
         if accounted in self._stopped:
@@ -217,7 +237,8 @@ class _Planner:
             time = excess.learning_rate * design.num_steps
         scale = time / design.num_steps * step_noise_std
         published, on_the_way = scale * gain.published_std(), scale * gain.on_the_way_std()
-        cost = (design.epochs, messages)
+        dynamics = self._run_by(design)
+        cost = (design.epochs, _messages(design, dynamics.gossip.at(0), dynamics.gossip_rounds))
         planned = (design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
         return PlannedDesign(*planned, self.privacy, self.target)
 
@@ -236,11 +257,6 @@ class _Planner:
         rounds: dict[str, Any] = {"gossip_rounds": 1, "polynomial": POWERS} if same_noise else {}
         return dataclasses.replace(design, release_model="last", **rounds)
 
-    @functools.cached_property
-    def _hides_messages(self) -> bool:
-        algorithm = registry.build("dp-dsgd", Dynamics(self.gossip, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
-        return self.privacy.trust.hides_messages(algorithm)
-
     def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
         trust, adjacency = self.privacy.trust, self.privacy.adjacency
         self._require_no_rate(design.mechanism)
@@ -249,9 +265,12 @@ class _Planner:
             budget = {name: self.target[name] for name in ("epsilon", "delta")}
             noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
         dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
-        algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), noise_std=noise_std)
+        q = len(getattr(trust, "colluders", ())) or colluding_nodes(trust, self.gossip.num_nodes)
+        size = q if trust.name in POOLED else 0
+        scheme = design.scheme()
+        algorithm = registry.build_tuned(design.mechanism, dynamics, scheme, coalition_size=size, noise_std=noise_std)
         meant = registry.meant_models(design.mechanism, algorithm)
-        if trust.name in MODELS and meant and trust.name not in meant:
+        if trust.name in MODELS and meant and not {trust.name, LDP.name} & {*meant}:
             raise UnsupportedMechanism(
                 f"{design.mechanism!r} does not protect as it is meant to under trust model {trust.name}; it is meant "
                 f"for {', '.join(meant)}: choose one of these trust models, or leave the mechanism out."
@@ -274,23 +293,26 @@ class _Planner:
             )
 
     def _require_covered(self, algorithm: LinearAlgorithm) -> None:
-        noise = algorithm.noise.causal
-        same_gossip = algorithm.dynamics.gossip.content_hash == self.gossip.content_hash
-        alike = noise is not None and noise.local and noise.shared and np.ptp(noise.node_scales) == 0
-        if not (algorithm.is_plain and same_gossip and alike):
+        if not algorithm.is_plain or algorithm.noise.causal is None:
             raise UnsupportedMechanism(
-                f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise that is "
-                "independent between nodes and has one encoder for all of them, as of dp-dsgd, mafalda, banded, "
-                "toeplitz, blt, bsr and d-mf; compare trains any mechanism."
+                f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise on gradients, "
+                "columns that have an encoder over steps and go to some nodes; compare trains any mechanism."
             )
 
     def _computed_gain(self, design: Design) -> NoiseGain:
         algorithm, _ = self._calibrated(self._accounted_as(design))
-        noise = algorithm.noise.causal
+        noise, dynamics, released = algorithm.noise.causal, self._run_by(design), ReleasedModel(design.release_model)
         assert noise is not None
+        if not (noise.local and noise.shared and np.ptp(noise.node_scales) == 0):
+            return NoiseGain.of_noise(released, dynamics, noise)
         noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.column_inverse(0) * noise.node_scales[0]
-        released, T = ReleasedModel(design.release_model), design.num_steps
-        further = released.rounds_of_gossip
-        step = design.gossip_rounds, design.polynomial
-        ages, published = (self._age_gram(*step, rounds)[:T, :T] for rounds in (0, further))
+        T, rounds = design.num_steps, (0, released.rounds_of_gossip)
+        ages, published = (self._age_gram(dynamics, further)[:T, :T] for further in rounds)
         return NoiseGain.of(released, noising, ages, published)
+
+    def _run_by(self, design: Design) -> Dynamics:
+        """Gossip and rounds of the run; a mechanism may average in its own way, as cdp on a server."""
+        algorithm, _ = self._calibrated(self._accounted_as(design))
+        if algorithm.dynamics.gossip.content_hash != self.gossip.content_hash:
+            return algorithm.dynamics
+        return self._dynamics(design.gossip_rounds, design.polynomial)

@@ -21,6 +21,7 @@ from ..display import Shown, data_frame, rounded_up
 from ..privacy.guarantee import Guarantee
 from ..privacy.questions import Privacy
 from .design import Design, PredictedLoss
+from .limit import ReleaseLimit
 
 if TYPE_CHECKING:
     import pandas
@@ -109,12 +110,14 @@ class RunPlan(Shown):
         designs: sorted by loss.
         records: of each node; delta: at which epsilon is given.
         left_out: names of designs whose factorization stopped before its tolerance.
+        limit: least noise and predicted excess loss of one release at this budget.
     """
 
     designs: tuple[PlannedDesign, ...]
     records: int
     delta: float
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...]
+    limit: ReleaseLimit
 
     @property
     def best(self) -> PlannedDesign:
@@ -169,6 +172,7 @@ class RunPlan(Shown):
             "best": self.best.design.name,
             "guarantee": self.guarantee,
             "caution": NOT_COUNTED,
+            "limit": self.limit.to_dict(),
             "left_out": list(self.left_out),
             "designs": self.rows,
         }
@@ -183,7 +187,8 @@ class RunPlan(Shown):
             points: dict[str, list[tuple[float, float]]] = {}
             for planned in self.designs:
                 points.setdefault(planned.design.label, []).append((planned.costs[costs], planned.loss))
-            panels.append(Front(words, measure, {name: np.array(values) for name, values in sorted(points.items())}))
+            series = {name: np.array(values) for name, values in sorted(points.items())}
+            panels.append(Front(words, measure, series, self.limit.loss))
         title = f"{len(self.designs)} designs at one privacy budget"
         caption = (
             f"Lines join designs that no cheaper design of the same mechanism beats. {self.guarantee} {NOT_COUNTED}"
@@ -204,7 +209,7 @@ class RunPlan(Shown):
         return (
             f"of {len(self.designs)} designs, {len(self.pareto)} of them Pareto-optimal; the best is "
             f"{best.design.name} with {loss}, {best.gradient_evaluations} gradient evaluations a record and "
-            f"{best.messages:,.0f} messages a node. {self.guarantee}"
+            f"{best.messages:,.0f} messages a node. {self.limit} {self.guarantee}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:

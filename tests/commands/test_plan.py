@@ -31,6 +31,7 @@ def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
     assert "  dp-dsgd,b=1,k=10,rounds=20,average:5 " in output
     for words in (
         "trust model ldp",
+        "Limit of one release",
         "zero-out",
         "participation cyclic",
         "cost privacy that is not counted",

@@ -1,7 +1,6 @@
 """`mfdl.plan`: names of designs, closed forms, predictions against the recursion, budgets of cost, and refusals."""
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -10,21 +9,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from last_bits import nudged
-from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, trust
 from mfdl.algorithms import registry
 from mfdl.factorization import NotConverged
-from mfdl.noise import IndependentNoise, LocalNoise
-from mfdl.objective import Curvature, NoiseObjective
 from mfdl.planning import Design
-from mfdl.planning.design import DesignGrid, NoiseGain, age_gram, predicted_loss
+from mfdl.planning.design import DesignGrid
 from mfdl.planning.run_plan import PlannedDesign, pareto_optimal
-from mfdl.released import ReleasedModel
-from mfdl.testing.strategies import encoders, gossip_matrices
-from mfdl.testing.strategies.graphs import polynomials
 
 RING = "ring:n=4"
 PRIVACY = mfdl.Privacy(**ZERO_OUT)
@@ -83,15 +76,30 @@ def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip)
     assert plan.best.step_noise_std == pytest.approx(clip * math.sqrt(T * b) / (mu * 50))
 
 
-def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
-    small = SMALL | {"epochs": [2]}
-    plan = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
-    for planned in plan.designs[::5]:
+@pytest.mark.parametrize(
+    ("model", "mechanisms"),
+    [
+        (trust.LDP(), ["dp-dsgd", "bsr", "mafalda", "mafalda-l"]),
+        (trust.Eavesdropper(), ["corn", "kronecker", "per-mode"]),
+        (trust.Coalitions(1), ["decor", "corn", "kronecker@released"]),
+        (trust.Colluding([0]), ["decor"]),
+        (trust.SecureSum(), ["mafalda"]),
+        (trust.Central(), ["cdp"]),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_calibration_and_noise_are_those_of_each_design_as_it_is_built(model, mechanisms):
+    small, privacy = SMALL | {"batches": [2], "epochs": [2]}, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    plan = mfdl.plan(RING, 50, privacy, mu=1.0, mechanisms=mechanisms, **small)
+    assert len({planned.design.mechanism.partition("@")[0] for planned in plan.designs}) == len(mechanisms)
+    for planned in plan.designs[::3]:
         design = planned.design
-        dynamics = dynamics_on(RING, 0.3, gossip_rounds=design.gossip_rounds)
-        algorithm = algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
-        target = {"adjacency": "zero-out", "clip_norm": 1.0}
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
+        rounds = {"gossip_rounds": design.gossip_rounds, "polynomial": design.polynomial}
+        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, **rounds)
+        against = {"coalition_size": 1 if model.name in ("coalitions", "colluding") else 0}
+        algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), **against)
+        algorithm = algorithm.releasing(design.release_model)
+        mechanism = mfdl.calibrate(algorithm, privacy, mu=1.0)
         assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
         variance = algorithms.noise_error(algorithm, weights=ErrorWeights(f"released:{design.release_model}")).value / 4
         rate = planned.learning_time / design.num_steps
@@ -142,6 +150,22 @@ def test_what_is_dearer_than_the_budgets_of_cost_is_left_out():
     assert plan.best.messages == 2 * plan.best.design.num_steps * plan.best.design.gossip_rounds  # two neighbours
 
 
+@pytest.mark.parametrize(
+    ("model", "mechanism"),
+    [(trust.Eavesdropper(), "corn"), (trust.Coalitions(1), "decor"), (trust.Central(), "cdp"), (trust.LDP(), None)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_mechanisms_and_polynomials_that_are_tried_follow_from_the_trust_model(model, mechanism):
+    privacy = mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    plan = mfdl.plan(RING, 50, privacy, mu=1.0, batches=[1], epochs=[4], gossip_rounds=[1, 3], release_models=["last"])
+    tried = {(each.design.mechanism, each.design.gossip_rounds, each.design.polynomial) for each in plan.designs}
+    names, rounds = {"dp-dsgd", "mafalda", mechanism} - {None}, {(1, "powers"), (3, "powers"), (3, "least-noise")}
+    if mechanism == "cdp":
+        names, rounds = {"cdp"}, {(1, "powers")}  # a server averages once
+        assert plan.best.messages == 4 * 3
+    assert tried == {(name, *how) for name in names for how in rounds}
+
+
 def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_these_alone_are_wanted():
     both = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, **SMALL)
     assert {planned.design.label for planned in both.designs} == {"dp-dsgd", "dp-dsgd,bins", "mafalda"}
@@ -157,8 +181,8 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
     ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
     ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
     ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
-    ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
-    ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
+    ({"mechanisms": ["gradient-tracking"]}, UnsupportedMechanism, "is not predicted"),
+    ({"gradients_per_record": 1}, InvalidInput, "no design is left of 48"),
     ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
     ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
     ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
@@ -231,91 +255,3 @@ def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
     assert content["graph"] == RING
     assert "trust model ldp), zero-out" in content["guarantee"]
     assert "participation cyclic, adaptive" in content["guarantee"]
-
-
-def gain_of(W, rounds, T, released, noising, polynomial="powers"):
-    dynamics = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial)
-    ages, published = (age_gram(dynamics, T, further) for further in (0, released.rounds_of_gossip))
-    return NoiseGain.of(released, noising, ages, published)
-
-
-def simulated(W, shifts, T, released, noising, rate, curvature, start):
-    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
-    n, N = W.num_nodes, np.eye(T) if noising is None else noising
-    step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
-    models, bias = np.zeros((n, T * n)), np.full(n, start)
-    published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
-    for t, weight in enumerate(released.of_steps(T)):
-        on_the_way += np.square(models).sum() / (n * T)
-        models = step @ ((1 - rate * curvature) * models - rate * np.kron(N[t], np.eye(n)))
-        bias = step @ ((1 - rate * curvature) * bias)
-        published, published_bias = published + weight * models, published_bias + weight * bias
-    further = np.linalg.matrix_power(W.dense(), released.rounds_of_gossip)
-    return np.square(further @ published_bias).mean(), np.square(further @ published).sum() / n, on_the_way
-
-
-@given(
-    60, W=gossip_matrices(max_nodes=4), C=st.none() | encoders(5), rounds=st.integers(1, 3),
-    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]), rate=st.sampled_from([0.1, 0.5, 1.0]),
-    data=st.data(),
-)  # fmt: skip
-def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
-    noising = None if C is None else np.linalg.inv(C)
-    T, released = 4 if C is None else len(C), ReleasedModel(model)
-    values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
-    polynomial = data.draw(polynomials(W))
-    shifts = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial).shifts
-    gain = gain_of(W, rounds, T, released, noising, polynomial)
-    (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
-    expected = np.zeros(3)
-    for value in values:
-        parts = np.array(simulated(W, shifts, T, released, noising, rate, value, start))
-        expected += value / 2 * parts * [1, scale**2, scale**2]
-    assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
-    assert loss.total == pytest.approx(expected.sum())
-
-
-@given(40, W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
-def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, T, rate):
-    if not W.is_symmetric:
-        return
-    stds = [gain_of(W, rounds, T, ReleasedModel(), None).published_std(1 - rate) for rounds in (1, 2, 3, 5)]
-    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(stds))
-
-
-def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_mode():
-    """What docs/plan.md says of averages: two rounds turn a mode that changes its sign into one that does not."""
-    W = gossip.from_array([[0.05, 0.95], [0.95, 0.05]])
-    single_round, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
-    assert two > single_round
-
-
-def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
-    W = gossip.metropolis_hastings("path:n=3")
-    two = Dynamics(W, gossip_rounds=2)
-    assert_allclose(age_gram(two, 6)[:4, :4], age_gram(two, 4), rtol=1e-12)
-
-
-def test_a_long_spectrum_is_compressed_without_changing_the_prediction():
-    spectrum, rates = Curvature.parse("power:1:5000"), np.array([0.1, 1.0])
-    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel("average:3"), None)
-    whole = predicted_loss(gain, spectrum, rates, 0.1, 1.0)
-    parts = [
-        predicted_loss(gain, Curvature(np.asarray(spectrum.eigenvalues)[i : i + 10]), rates, 0.1, 1.0)
-        for i in range(0, 5000, 10)
-    ]
-    for r, loss in enumerate(whole):
-        for name in ("bias", "published", "on_the_way"):
-            assert getattr(loss, name) == pytest.approx(sum(getattr(part[r], name) for part in parts), rel=1e-9)
-
-
-@pytest.mark.parametrize("model", ["last", "average:3"])
-@pytest.mark.parametrize("C", [None, np.tri(6)])
-def test_noise_costs_what_the_objective_says(C, model):
-    W, curvature = gossip.metropolis_hastings("path:n=3"), Curvature.parse("power:1:4")
-    gain = gain_of(W, 2, 6, ReleasedModel(model), None if C is None else np.linalg.inv(C))
-    (loss,) = predicted_loss(gain, curvature, np.array([0.5]), 0.2, 1.0)
-    noise = IndependentNoise(6, 3) if C is None else LocalNoise(C, 3)
-    weights = ErrorWeights(f"released:{model}", curvature=curvature)
-    expected = NoiseObjective(Dynamics(W, 0.5, gossip_rounds=2), 6, weights).excess_loss(noise, 0.2)
-    assert_allclose([loss.published, loss.on_the_way], [expected.published.value, expected.on_the_way.value])

@@ -17,7 +17,7 @@ from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise, JointNoise, SpatioTemporalNoise
 from mfdl.privacy import BallsInBinsGaussian
 from mfdl.privacy.bin_gram import streamed, structured_gram, time_gram
-from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict
+from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict, monte_carlo
 from mfdl.privacy.curves.bin_chain import COARSE, FINE, _Walk
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 

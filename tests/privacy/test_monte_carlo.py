@@ -11,7 +11,7 @@ from vocabulary import dynamics_on, given, refuses, st
 from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
-from mfdl.privacy.curves import MonteCarloCurve, correlations, normalized
+from mfdl.privacy.curves import MonteCarloCurve, correlations, monte_carlo, normalized
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
