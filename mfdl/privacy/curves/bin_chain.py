@@ -477,7 +477,7 @@ class _Sums:
         """Room for a matrix of so many neighbouring values, shape (next grid, grid)."""
         before = len(self.right)
         ends = np.arange(before + 1, dtype=np.int32) * (2 * width)
-        at = np.ascontiguousarray(self.at[:, :width]).ravel()
+        at = np.zeros(ends[-1], dtype=np.int32)
         return sp.csc_array((np.zeros(at.size), at, ends), shape=(self.size, before))
 
     def fill(self, kernel: sp.csc_array, columns: slice, law: FloatArray) -> FloatArray:
