@@ -167,13 +167,15 @@ class BinChain:
 
         if math.isinf(known):
             return known
-        ways = sorted(_ways(adjacency), key=lambda way: self.hockey_stick(known, way, epsilon, COARSE), reverse=True)
-        if excess(known, 1, ways[:1]) > 0:
+        coarse = {way: self.hockey_stick(known, way, epsilon, COARSE) for way in _ways(adjacency)}
+        first = max(coarse, key=coarse.__getitem__)  # bound
+        if excess(known, 1, [first]) > 0:
             return known
-        for searched in (ways[:1], ways):
+        for searched in ([first], list(coarse)):
             counted, passes = functools.partial(excess, ways=searched), (Pass(0, 1.1, 0.02), Pass(1, 1.01, PRECISION))
-            if excess(found := least_multiplier(counted, known, passes), 1, ways) <= 0:
-                return found
+            least = least_multiplier(counted, known, passes)
+            if excess(least, 1, list(coarse)) <= 0:
+                return least
         return known
 
     def hockey_stick(self, noise_multiplier: float, way: str, epsilon: float, points: Resolution) -> float:
@@ -384,7 +386,7 @@ class _Walk:
         """
         states = self.z.size * self.x.size
         state = np.arange(at.size) // (at.size // self.z.size) * self.x.size + np.arange(at.size) % self.x.size
-        order = np.argsort(at, kind="stable")
+        order = np.argsort(at, kind="stable")  # exact: cells of the grid
         ends = [0, 0, *np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)).tolist(), at.size]
         moved, kernel = np.zeros((states, sums.size)), sums.kernel(width)
         for k, (before, here, end) in enumerate(zip(ends, ends[1:], ends[2:], strict=False)):
@@ -392,7 +394,7 @@ class _Walk:
                 continue
             columns, rows = slice(k, k + width), order[before:end]
             weights = np.concatenate([right[rows[: here - before]], 1 - right[rows[here - before :]]])
-            into = np.argsort(state[rows], kind="stable")
+            into = np.argsort(state[rows], kind="stable")  # exact: integers
             reached, firsts = np.unique(state[rows[into]], return_index=True)
             mass = np.add.reduceat(self.mass[rows[into]] * weights[into, None], firsts)
             excess = sums.fill(kernel, columns, law(k))
