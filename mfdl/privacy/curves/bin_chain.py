@@ -153,7 +153,7 @@ class BinChain:
         The direction that loses more at `known` is searched, and both only if the other one loses more at its answer.
 
         Args: known: a multiplier that another bound certifies.
-        Cost: some ten laws, half of them on coarse grids: 3 s for 16 bins, 10 s if states are carried.
+        Cost: some ten laws, half of them on coarse grids: 4 s of CPU for 16 bins, 25 s if states are carried.
         """
 
         def excess(multiplier: float, fine: int, ways: Sequence[str]) -> float:
