@@ -302,7 +302,7 @@ class NoiseGain:
         """
         F = noise.mixing.toarray()
         factors = [F] if noise.shared else np.split(F, F.shape[1], axis=1)
-        noisings = (None if noise.fresh else noise.inverse_of(k) for k in range(len(factors)))
+        noisings = (None if noise.fresh else noise.column_inverse(k) for k in range(len(factors)))
         T, further = noise.num_steps, released.rounds_of_gossip
         ages = (age_grams(dynamics, T, factors, rounds) for rounds in (0, further))
         return functools.reduce(operator.add, map(functools.partial(cls.of, released), noisings, *ages))

@@ -36,11 +36,12 @@ def encoder_gram(steps, bins, decay):
 @st.composite
 def chains(draw, least=2, most=5):
     bins, rng = draw(st.integers(least, most)), np.random.default_rng(draw(st.integers(0, 10**6)))
-    weights = rng.choice([0.01, 0.05, 0.3], bins) * rng.uniform(0.5, 1, bins)
+    weights = rng.choice([0.01, 0.05, 0.3, 0.9], bins) * rng.uniform(0.5, 1, bins)
+    spread = rng.uniform(0.1, 0.9, bins) * rng.choice([0.3, 1])
     shared = rng.uniform(0, 0.8, bins) * rng.choice([0, 1])
     carried = rng.uniform(0, 1.5, bins - 1) * rng.choice([0, 1], bins - 1) * rng.choice([0, 1])
     return BinChain(
-        tuple(shared), tuple(rng.uniform(0.1, 0.9, bins)), tuple(rng.uniform(0.01, 0.99, bins - 1)), tuple(weights),
+        tuple(shared), tuple(spread), tuple(rng.uniform(0.01, 0.99, bins - 1)), tuple(weights),
         tuple(carried),
     )  # fmt: skip
 
@@ -190,6 +191,16 @@ def test_sums_over_lattices_are_never_below_integrals():
     assert min(sums) < integral
     assert min(sums) * raised >= integral * (1 - 1e-12)
     assert max(sums) <= integral * walk.most_ripple * (1 + 1e-12)
+
+
+@given(20, chain=chains(2, 6), way=st.sampled_from(["kept", "lost"]), points=st.sampled_from([COARSE, FINE]))
+def test_the_mean_of_a_sum_grows_by_one_with_each_bin(chain, way, points):
+    """Under Q each L_r has mean 1: spreads keep it, and lattices raise it by little."""
+    walk = _Walk(chain, way, 0.0, points)
+    for r in range(chain.bins):
+        walk.move(r)
+        walk.add(r)
+        assert walk.mass.sum(axis=0) @ walk.grid == pytest.approx(r + 1, rel=0.02 if way == "kept" else 0.2)
 
 
 KINDS = ("joint", "block", "per-mode", "kronecker")
