@@ -133,7 +133,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
     if mechanism.lipschitz is not None and not isinstance(rule, Flat):
         raise InvalidInput(
             f"clipping must be flat where the guarantee assumes local maps with Lipschitz constant "
-            f"{mechanism.lipschitz:g}, got {rule}: normalised gradients are steeper; calibrate without lipschitz."
+            f"{mechanism.lipschitz:g}, got {rule}, which may be steeper; calibrate without lipschitz."
         )
     return rule
 

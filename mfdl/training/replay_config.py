@@ -87,8 +87,9 @@ class ReplayConfig:
         clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
             (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
             a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
-            only. Same sensitivity, hence same guarantee; the last two are refused where it rests on a Lipschitz
-            constant, and with a clip_schedule.
+            only; "layers:RATIO:...", flat for each layer, the squares of whose norms add up to C^2. Same sensitivity,
+            hence same guarantee; all but the first are refused where it rests on a Lipschitz constant, and with a
+            clip_schedule.
         step_rule: a `StepRule`, or its text, such as "rms:0.5": what nodes make of their privatised gradients, and
             scales before clipping from messages already seen. It costs no privacy where all messages are seen
             (`mfdl.training.step_rules`), and is refused elsewhere.
