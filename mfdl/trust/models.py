@@ -379,9 +379,10 @@ def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
     first = sums[0]
     if first is None or not all(_are_multiples(other, first) for other in sums) or algorithm.transmitted.ndim > 1:
         raise UnsupportedMechanism(
-            f"secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
-            f"but for a factor, and take them into their models alone, which {algorithm.name!r} does not; give the sums "
-            "that are seen with TrustModel.from_masks(combinations=...), and leave models unpublished (published=False)."
+            "secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
+            f"but for a factor, and take them into their models alone, which {algorithm.name!r} does not; give the "
+            "sums that are seen with TrustModel.from_masks(combinations=...), and leave models unpublished "
+            "(published=False)."
         )
     return first
 

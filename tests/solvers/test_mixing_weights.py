@@ -1,8 +1,11 @@
 """Weights of edges that mix fastest or leave least noise: values of an independent solver, and certified bounds."""
 
+import tracemalloc
+
 import cvxpy
 import numpy as np
 import pytest
+import scipy.sparse
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +79,24 @@ def test_too_many_nodes_are_refused_before_any_work():
     ends, n = edges("torus:n=3600")
     with pytest.raises(ProblemError, match=r"7,200 edges between 3,600 nodes .* at most 3,000 nodes are solved"):
         mixing.least_noise(ends, n, 1)
+
+
+def test_gradients_meet_the_interior_point_method_without_an_array_of_nodes_by_nodes(monkeypatch):
+    ends, n = edges("erdos-renyi:n=60,p=0.12,seed=1")
+    precise = mixing.fastest_mixing(ends, n)
+    for name, value in {"MAX_EDGES": 0, "DENSE": 0, "MODES": 20}.items():
+        monkeypatch.setattr(mixing, name, value)
+    monkeypatch.setattr(mixing._Edges, "matrix", None)
+    solution = mixing.fastest_mixing(ends, n)
+    assert solution.lower_bound <= precise.objective + 1e-9
+    assert solution.objective >= precise.lower_bound - 1e-9
+    assert solution.objective - solution.lower_bound <= mixing.COARSE * (1 - solution.objective)
+    A = scipy.sparse.random_array((4000, 4000), density=0.002, rng=np.random.default_rng(0)).tocoo()
+    ends, n = np.stack([A.row, A.col], axis=1)[A.row < A.col], 4000
+    graph = mixing._Edges(ends, n)
+    tracemalloc.start()
+    tangent = mixing._Modulus(graph).at(graph.metropolis_hastings)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * n**2 / 4
+    assert tangent.slope.shape == (len(ends),)
