@@ -113,10 +113,10 @@ class _Edges:
             return float(w @ w) / 2 + float(y.sum()), self.slack(w)
 
         options = {"maxiter": 100, "ftol": 1e-14, "gtol": 1e-7}
-        found = scipy.optimize.minimize(
+        ascent = scipy.optimize.minimize(
             dual, y, jac=True, method="L-BFGS-B", bounds=[(0, None)] * self.n, options=options
         )
-        return self.feasible(point - found.x[self.a] - found.x[self.b]), found.x
+        return self.feasible(point - ascent.x[self.a] - ascent.x[self.b]), ascent.x
 
     def forms(self, M: Array) -> Array:
         """b_e^T M b_f, shape (m, m)."""
@@ -237,16 +237,16 @@ def _accelerated(graph: _Edges, smooth: _Smooth, rounds: Iterable[int]) -> Itera
                 ahead, t, here = w, 1.0, smooth.at(w)
             while True:
                 step, multipliers = graph.projected(ahead - here.slope / curvature, y / curvature)
-                y, move, there = curvature * multipliers, step - ahead, smooth.at(step)
+                y, move, tangent = curvature * multipliers, step - ahead, smooth.at(step)
                 expected = here.value + float(here.slope @ move) + curvature / 2 * float(move @ move)
-                if there.value <= expected + 1e-9 * abs(here.value) or curvature > 1e12:
+                if tangent.value <= expected + 1e-9 * abs(here.value) or curvature > 1e12:
                     break
                 curvature *= 2
-            restart = there.value > last or float((ahead - step) @ (step - w)) > 0
+            restart = tangent.value > last or float((ahead - step) @ (step - w)) > 0
             following = 1.0 if restart else (1 + np.sqrt(1 + 4 * t * t)) / 2
             ahead = step if restart else graph.feasible(step + (t - 1) / following * (step - w))
-            w, t, last, curvature = step, following, there.value, 0.9 * curvature
-        yield w, there.constant - graph.price(-there.slope, y)
+            w, t, last, curvature = step, following, tangent.value, 0.9 * curvature
+        yield w, tangent.constant - graph.price(-tangent.slope, y)
         smooth.sharpen()
 
 
