@@ -132,6 +132,8 @@ class Quantile(ClipRule):
 class Layers(ClipRule):
     """Flat for each layer at its own norm C_l, sum C_l^2 = C^2; a layer has the parameters of one submodule.
 
+    A layer whose gradient is not finite gives zero and counts as one dropped gradient, beside the other layers.
+
     Attributes: ratios: of the C_l, in the order of the layers, as a text: "1:2"; default all C_l are equal.
     """
 
