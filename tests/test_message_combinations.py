@@ -127,10 +127,14 @@ def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_
 
 
 def test_secure_sums_need_the_same_messages_in_every_round():
+    W = MH("path:n=4").dense()
+    W[1] = [0.2, 0.3, 0.5, 0.0]  # the same edges with other shares
+    other = gossip.from_array(W)
     for algorithm in (
         algorithms.gradient_tracking(PATH, EveryStep(2)),
         algorithms.delayed_dsgd(PATH, EveryStep(2)),
         algorithms.dp_dsgd(Dynamics(gossip.sequence([MH("path:n=4"), MH("ring:n=4")])), EveryStep(2)),
+        algorithms.dp_dsgd(Dynamics(gossip.sequence([MH("path:n=4"), other])), EveryStep(2)),
     ):
         unsupported("secure-sum is for algorithms whose nodes", trust.SecureSum().view, algorithm, 0)
 

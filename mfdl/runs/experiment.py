@@ -118,8 +118,8 @@ class Experiment(Protects, OnGraph):
         str,
         Option(
             "How gradients are scaled to --clip-norm C at most: flat (only longer ones), automatic[:GAMMA] (each g "
-            "becomes C / (||g|| + GAMMA) g), or quantile[:Q[:SHARE]] (flat at a norm that follows a quantile of the "
-            "norms); at the same cost in privacy.",
+            "becomes C / (||g|| + GAMMA) g), quantile[:Q[:SHARE]] (flat at a norm that follows a quantile of the "
+            "norms), or layers[:RATIO:...] (each layer at its own norm); at the same cost in privacy.",
             metavar="RULE",
             decides="run",
         ),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
+from collections.abc import Iterable
 
 import torch
 
@@ -49,8 +51,8 @@ class ClipRule(abc.ABC):
 
     def __str__(self) -> str:
         """Its name and numbers without the norm; runs of different texts share no noise and no checkpoint."""
-        values = [repr(getattr(self, field.name)) for field in dataclasses.fields(self) if field.name != "norm"]
-        return ":".join([kebab_case(type(self).__name__), *values])
+        values = [str(getattr(self, field.name)) for field in dataclasses.fields(self) if field.name != "norm"]
+        return ":".join([kebab_case(type(self).__name__), *filter(None, values)])
 
     @abc.abstractmethod
     def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
@@ -60,6 +62,13 @@ class ClipRule(abc.ABC):
         Guarantees: the computed weight is at most norm / norms (1 + 2^-52), at most 1e36, and 0 or nan where norms
             are not finite.
         """
+
+    def parts(self, names: Iterable[str]) -> list[tuple[ClipRule, list[str]]]:
+        """Parameters that are clipped together, each group by its rule; the squares of the norms add up to C^2 at most.
+
+        Args: names: of all parameters of a module, in its order, in which the groups follow each other.
+        """
+        return [(self, [*names])]
 
     @property
     def words(self) -> str:
@@ -116,6 +125,48 @@ class Quantile(ClipRule):
     @property
     def words(self) -> str:
         return f"{self}, at a norm that each model learns from a share {self.share:g} of the clipping norm"
+
+
+@CLIP_RULES.register(example="layers:1:2")
+@dataclasses.dataclass(frozen=True)
+class Layers(ClipRule):
+    """Flat for each layer at its own norm C_l, sum C_l^2 = C^2; a layer has the parameters of one submodule.
+
+    A layer whose gradient is not finite gives zero and counts as one dropped gradient, beside the other layers.
+
+    Attributes: ratios: of the C_l, in the order of the layers, as a text: "1:2"; default all C_l are equal.
+    """
+
+    ratios: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            numbers = [float(ratio) for ratio in self.ratios.split(":") if ratio]
+        except ValueError:
+            raise InvalidInput(f"ratios must be numbers > 0 as in layers:1:2, got {self.ratios!r}.") from None
+        for number in numbers:
+            _require_range(SMALLEST_CLIP_NORM, ratio=number)
+        object.__setattr__(self, "ratios", ":".join(map(str, numbers)))
+
+    weights = Flat.weights
+
+    def parts(self, names: Iterable[str]) -> list[tuple[ClipRule, list[str]]]:
+        layers: dict[str, list[str]] = {}
+        for name in names:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        ratios = [float(ratio) for ratio in self.ratios.split(":") if ratio] or [1.0] * len(layers)
+        if len(ratios) != len(layers):
+            raise InvalidInput(
+                f"clipping {self} has {len(ratios)} ratios, and the module has {len(layers)} layers with parameters: "
+                f"{', '.join(layer or 'itself' for layer in layers)}; give one for each, or layers alone."
+            )
+        whole = math.hypot(*ratios) * (1 + 2.0**-50)  # more than what rounds up below
+        return [(Flat(self.norm * ratio / whole), group) for ratio, group in zip(ratios, layers.values(), strict=True)]
+
+    @property
+    def words(self) -> str:
+        return f"{self}, each layer at its share of the clipping norm, whose squares add up to its square"
 
 
 def parse(text: str, norm: float) -> ClipRule:

@@ -23,20 +23,21 @@ import torch
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
 from . import replay_config
 from .clip_rules import Quantile
-from .clipping import clipped_rows, counting_dropped
+from .clipping import counting_dropped
 from .grid_sums import GridSums, RoundedNormals
 from .keys import NoiseKey, require_secure
 from .shared_randomness import HolderKeys, columns_by_holders
 from .single_copy import REPEATS, NodeFile, RecordSteps, SingleCopy, steps_of_keys
 from .streams import node_stream
+from .tasks import quantile_norm
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
-from .tasks.record_clipping import RecordClipping
+from .tasks.record_clipping import RecordClipping, clipped_rows
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
 
@@ -97,7 +98,8 @@ class PrivateNode(SingleCopy):
         loss: (output of one record, target of one record) -> scalar.
         batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
             the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
-        clipping: "flat" or "automatic:GAMMA", as of `replay`.
+        clipping: as of `replay`. "quantile:Q:SHARE" keeps the logarithm of its norm in `module.log_norm`, a parameter
+            torch.nn.Parameter(torch.zeros(())) that optimizer and messages hold like any other.
         grid: a step h, a power of two, e.g. 2^-18 of the clipping norm (`grid_sums`); for noise of each node alone.
             None: float64 noise.
         publish: False only if nothing of the run leaves this machine. Keys of seeds are refused otherwise, and so is a
@@ -146,8 +148,12 @@ class PrivateNode(SingleCopy):
         self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
         self.clip_rule = replay_config.clip_rule(clipping, mechanism)
-        if isinstance(self.clip_rule, Quantile):
-            raise UnsupportedMechanism(f"clipping {clipping} needs a parameter of its own: train by mfdl.replay.")
+        self.clip_rule.parts(self.model.shapes)
+        if isinstance(self.clip_rule, Quantile) and self.model.shapes.get(quantile_norm.LOG_NORM) != torch.Size():
+            raise InvalidInput(
+                f"clipping {clipping} learns a norm that the module must hold: set module.{quantile_norm.LOG_NORM} = "
+                "torch.nn.Parameter(torch.zeros(())) before the optimizer is made."
+            )
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
         self.node = int(node)
         self.divisor = float(algorithm.divisors[node] if batch_size is None else check.positive(batch_size=batch_size))
@@ -358,7 +364,8 @@ class PrivateNode(SingleCopy):
         total, count = self._added(features, targets)
         if self.mechanism.unit == "user":
             present = torch.tensor([count > 0], device=total.device)
-            total = clipped_rows((total / max(count, 1))[None], present, self.clip_rule)
+            row, mean = self.model.initial_row()[None], (total / max(count, 1))[None]
+            total = clipped_rows(self.model, row, mean, present, self.clip_rule)
             total = total[0] if self.grid is None else self.grid.added(total)
         if self.grid is not None:
             return torch.tensor(self.grid.privatised(t, total), device=total.device)
@@ -382,7 +389,7 @@ class PrivateNode(SingleCopy):
         rows = torch.cat([gradient[0].reshape(len(features), -1) for gradient in gradients.values()], dim=1)
         if self.grid is None or user:
             return earlier + rows.sum(0, dtype=torch.float64), count
-        return self.grid.added(clipped_rows(rows, present[0], self.clip_rule), earlier), count
+        return self.grid.added(clipped_rows(self.model, row, rows, present[0], self.clip_rule), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
         """State of a resumed node beside its module and its keys: step, optimizer, identity; no secret.

@@ -139,7 +139,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
     if mechanism.lipschitz is not None and not isinstance(rule, Flat):
         raise InvalidInput(
             f"clipping must be flat where the guarantee assumes local maps with Lipschitz constant "
-            f"{mechanism.lipschitz:g}, got {rule}: normalised gradients are steeper; calibrate without lipschitz."
+            f"{mechanism.lipschitz:g}, got {rule}, which may be steeper; calibrate without lipschitz."
         )
     return rule
 
@@ -331,8 +331,9 @@ class ReplayConfig:
         clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
             (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
             a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
-            only. Same sensitivity, hence same guarantee; the last two are refused where it rests on a Lipschitz
-            constant, and with a clip_schedule.
+            only; "layers:RATIO:...", flat for each layer, the squares of whose norms add up to C^2. Same sensitivity,
+            hence same guarantee; all but the first are refused where it rests on a Lipschitz constant, and with a
+            clip_schedule.
         step_rule: a `StepRule`, or its text, such as "rms:0.5"; at no cost in privacy where all messages are seen
             (`mfdl.training.step_rules`), and refused elsewhere.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where

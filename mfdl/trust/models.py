@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..algorithms.round import map_digest
+from ..algorithms.round import Round
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
@@ -332,7 +332,8 @@ class Central(TrustModel):
 class SecureSum(TrustModel):
     """Secure aggregation: of the messages that a node receives, only their sum over its neighbours is seen.
 
-    Each message counts in the sum with the weight that the receiver gives it, as its next model needs. With attackers:
+    Each message counts in the sum with the weight that the receiver gives it, as its next model needs; a public factor
+    of the weights of a round, as in rounds of a polynomial of W, shows nothing else. With attackers:
     they see their own sums and know their own gradients and noise. Without: somebody who sees the sums of all nodes,
     and no secret. Source: arXiv:2505.19969, whose secure summation this is.
     """
@@ -365,26 +366,43 @@ class SecureSum(TrustModel):
 def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
     """(n, messages per round): what enters the next model of each node from the messages that it receives.
 
-    Raises: UnsupportedMechanism: who receives what, or its weight, is not the same in every round or not known, or
-        messages enter more than the model of a node, whose parts would have sums of their own.
+    Those of the first round; others may be multiples of them, other ones at each node.
+
+    Raises: UnsupportedMechanism: who receives what, or its share of a sum, is not the same in every round or not known,
+        or messages enter more than the model of a node, whose parts would have sums of their own.
     """
-    first, *others = algorithm.kinds
-    weights, receivers, model = first.state_from_message, first.receivers, algorithm.model_from_state
-    alike = all(
-        map_digest(getattr(kind, name)) == map_digest(getattr(first, name))
-        for kind in others
-        for name in ("state_from_message", "receivers")
-    )
-    into_models = None if weights is None else sp.csr_array(model @ weights)
+    model = algorithm.model_from_state
     picks = model.nnz == model.shape[0] and (model @ model.T != sp.eye_array(model.shape[0])).nnz == 0
-    alone = into_models is not None and picks and (model.T @ into_models != weights).nnz == 0
-    if into_models is None or receivers is None or not alike or not alone or algorithm.transmitted.ndim > 1:
+    sums = [_sums_of_round(kind, model) if picks else None for kind in algorithm.kinds]
+    first = sums[0]
+    if first is None or not all(_are_multiples(other, first) for other in sums) or algorithm.transmitted.ndim > 1:
         raise UnsupportedMechanism(
-            f"secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
-            f"and take them into their models alone, which {algorithm.name!r} does not; give the sums that are seen "
-            "with TrustModel.from_masks(combinations=...), and leave models unpublished (published=False)."
+            "secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
+            f"but for a factor, and take them into their models alone, which {algorithm.name!r} does not; give the "
+            "sums that are seen with TrustModel.from_masks(combinations=...), and leave models unpublished "
+            "(published=False)."
         )
-    return sp.csr_array(into_models.multiply(receivers.T.astype(np.float64)))
+    return first
+
+
+def _sums_of_round(kind: Round, model: sp.csr_array) -> sp.csr_array | None:
+    """The sums of one round; None where they are not known, or are not all that enters the state."""
+    if kind.state_from_message is None or kind.receivers is None:
+        return None
+    into_models = model @ kind.state_from_message
+    if (model.T @ into_models != kind.state_from_message).nnz:
+        return None
+    sums = sp.csr_array(into_models.multiply(kind.receivers.T.astype(np.float64)))
+    sums.sort_indices()
+    return sums
+
+
+def _are_multiples(sums: sp.csr_array | None, first: sp.csr_array) -> bool:
+    """Whether each row is a multiple, not zero, of that row of `first`, to rounding."""
+    if sums is None or not (np.array_equal(sums.indptr, first.indptr) and np.array_equal(sums.indices, first.indices)):
+        return False
+    ratios, starts = sums.data / first.data, np.repeat(first.indptr[:-1], np.diff(first.indptr))
+    return bool((ratios != 0).all() and np.allclose(ratios, ratios[starts], rtol=1e-12, atol=0.0))
 
 
 @MODELS.register(

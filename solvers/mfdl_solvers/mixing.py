@@ -1,4 +1,4 @@
-"""Gossip weights of a graph that mix fastest, or leave least noise: interior-point methods with a certificate.
+"""Gossip weights of a graph that mix fastest, or leave least noise, with a certificate.
 
 W = I - sum_e w_e b_e b_e^T, b_e = e_i - e_j for edge e = {i, j}, over w_e >= 0 with W_ii >= 0: every symmetric
 matrix of a graph with rows that sum to 1 and entries >= 0. A = W - 11^T / n has the eigenvalues of W but the 1.
@@ -10,21 +10,30 @@ The second is sum_a |W^(K a)|^2 over a >= 1 without the part of the average: the
 step leaves in the n models after many steps of K rounds. g is a sum of even powers, so both are convex.
 
 A primal-dual method solves the first, Newton steps along the log barrier of the weights the second; the matrices of
-both are products of entries b_e^T M b_f. Bounds are for any symmetric Y: <Y, W> = tr Y - sum_e w_e q_e for the weights
-of the graph, q_e = b_e^T Y b_e, and sum_e w_e q_e <= sum_i y_i wherever y >= 0 and y_i + y_j >= q_e on every edge. The
-fastest uses |A|_2 >= <Y, A> / |Y|_* (nuclear norm), least noise the tangent Y = g'(A). A bound holds however far the
-search went.
+both are products of entries b_e^T M b_f. Beyond MAX_EDGES an accelerated gradient method solves both; the first is then
+smoothed, mu log sum_i 2 cosh(lambda_i / mu) over the eigenvalues that Lanczos finds at both ends.
+
+Bounds are for any symmetric Y: <Y, W> = tr Y - sum_e w_e q_e for the weights of the graph, q_e = b_e^T Y b_e, and
+sum_e w_e q_e <= sum_i y_i wherever y >= 0 and y_i + y_j >= q_e on every edge. The fastest uses |A|_2 >= <Y, A> / |Y|_*
+(nuclear norm), least noise the tangent Y = g'(A). A bound holds however far the search went. With Lanczos Y is a sum of
+c_k u_k u_k^T with sum_k |c_k| |u_k|^2 = 1, whose nuclear norm is at most 1 whatever the u_k are.
+
+Source: Nesterov (2005), Smooth minimization of non-smooth functions; Beck, Teboulle (2009), FISTA.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.linalg
+import scipy.optimize
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from .arithmetic import ITERATION, Array, blas_threads
 from .problem import ProblemError
@@ -33,6 +42,11 @@ MAX_EDGES = 4000  # unknowns of a dense Newton step: three arrays of 128 MB, sec
 TOLERANCE = 1e-4
 MAX_STEPS = 200
 FACTOR, CENTRED = 20.0, 1e-3  # by which t grows; half the squared Newton decrement at which it does
+COARSE = 1e-2  # TOLERANCE beyond MAX_EDGES
+ROUNDS = 40, 60, 90, 135, 200, 300  # steps of gradients, of which each round halves the smoothing
+SMOOTH_ROUNDS = 20, 20, 40, 80, 160  # those where there is none
+MODES, DENSE = 40, 500  # eigenvectors of the smoothed modulus; nodes up to which it has all of them
+MAX_NODES = 3000  # of least noise beyond MAX_EDGES: each step takes all eigenvectors
 GRID = 2.0**-36  # weights are whole multiples, so that sums of rows and columns are exact
 
 
@@ -52,14 +66,15 @@ class _Edges:
     """A graph as its edges, shape (m, 2)."""
 
     def __init__(self, edges: Array, num_nodes: int) -> None:
-        if (m := len(edges)) > MAX_EDGES:
-            raise ProblemError(
-                f"weights of {m:,} edges take steps of {24 * m**2 / 1e9:.2g} GB; at most {MAX_EDGES:,} are solved."
-            )
-        self.n = num_nodes
+        self.n, self.m = num_nodes, len(edges)
         self.a, self.b = np.asarray(edges, dtype=np.intp).reshape(-1, 2).T
-        self.incidence = np.zeros((num_nodes, m))
-        self.incidence[self.a, np.arange(m)] = self.incidence[self.b, np.arange(m)] = 1.0
+
+    @functools.cached_property
+    def incidence(self) -> Array:
+        """Nodes by edges; sparse beyond MAX_EDGES."""
+        ends, columns = np.concatenate([self.a, self.b]), np.tile(np.arange(self.m), 2)
+        N = scipy.sparse.csr_array((np.ones(2 * self.m), (ends, columns)), shape=(self.n, self.m))
+        return N.toarray() if self.m <= MAX_EDGES else N
 
     def slack(self, w: Array) -> Array:
         """W_ii."""
@@ -71,6 +86,37 @@ class _Edges:
         A[self.a, self.b] += w
         A[self.b, self.a] += w
         return A
+
+    def ends_of_spectrum(self, w: Array, count: int, tolerance: float) -> tuple[Array, Array]:
+        """So many eigenvalues of A at both ends with eigenvectors, or all."""
+        if self.n <= max(DENSE, count):
+            lam, U = np.linalg.eigh(self.matrix(w))
+            return lam, U
+        both = scipy.sparse.coo_array((w, (self.a, self.b)), shape=(self.n, self.n)).tocsr()
+        W = both + both.T + scipy.sparse.diags_array(self.slack(w))
+        A = LinearOperator(W.shape, matvec=lambda x: W @ x - x.mean(), dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(self.n)
+        lam, U = eigsh(A, k=count, which="BE", v0=start, tol=tolerance)
+        return lam, U
+
+    def feasible(self, w: Array) -> Array:
+        """Positive parts, smaller on edges of nodes where they add up to more than 1."""
+        w = np.maximum(w, 0.0)
+        sums = np.maximum(1 - self.slack(w), 1.0)
+        return np.asarray(w / np.maximum(sums[self.a], sums[self.b]))
+
+    def projected(self, point: Array, y: Array) -> tuple[Array, Array]:
+        """The nearest weights and multipliers >= 0 of W_ii >= 0, found from earlier ones."""
+
+        def dual(y: Array) -> tuple[float, Array]:
+            w = np.maximum(point - y[self.a] - y[self.b], 0.0)
+            return float(w @ w) / 2 + float(y.sum()), self.slack(w)
+
+        options = {"maxiter": 100, "ftol": 1e-14, "gtol": 1e-7}
+        ascent = scipy.optimize.minimize(
+            dual, y, jac=True, method="L-BFGS-B", bounds=[(0, None)] * self.n, options=options
+        )
+        return self.feasible(point - ascent.x[self.a] - ascent.x[self.b]), ascent.x
 
     def forms(self, M: Array) -> Array:
         """b_e^T M b_f, shape (m, m)."""
@@ -97,11 +143,20 @@ class _Edges:
 def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
     """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively.
 
+    Beyond MAX_EDGES within COARSE, or what ROUNDS reach.
+
     Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
-    Raises: ProblemError: more than MAX_EDGES edges.
-    Cost: some 20 steps of O(m^3 + m^2 n + n^3); memory 24 m^2 bytes.
+    Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two
+        runs of Lanczos, memory O(MODES (m + n)).
     """
     graph = _Edges(edges, num_nodes)
+    if graph.m > MAX_EDGES:
+
+        def largest(w: Array) -> float:
+            return float(np.abs(graph.ends_of_spectrum(w, 2, 1e-9)[0]).max())
+
+        path = _accelerated(graph, _Modulus(graph), ROUNDS)
+        return _solved(graph, largest, path, lambda value, bound: COARSE * (1 - value))
 
     def measured(w: Array) -> float:
         return float(np.abs(np.linalg.eigvalsh(graph.matrix(w))).max())
@@ -112,12 +167,24 @@ def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
 def least_noise(edges: Array, num_nodes: int, rounds: int) -> MixingWeights:
     """Least noise left after steps of K rounds, within TOLERANCE of it and 1e-12 a node.
 
-    Args, Raises: those of `fastest_mixing`.
-    Cost: some 50 steps of K + 1 times as much.
+    Beyond MAX_EDGES within COARSE and 1e-6 a node, or what SMOOTH_ROUNDS reach.
+
+    Args: those of `fastest_mixing`.
+    Raises: ProblemError: more than MAX_EDGES edges between more than MAX_NODES nodes.
+    Cost: some 50 steps of K + 1 times as much; beyond MAX_EDGES some 40 steps of O(n^3).
     """
     graph = _Edges(edges, num_nodes)
+    if graph.m > MAX_EDGES and num_nodes > MAX_NODES:
+        raise ProblemError(
+            f"{graph.m:,} edges between {num_nodes:,} nodes take all eigenvectors in each of some 40 steps; beyond "
+            f"{MAX_EDGES:,} edges at most {MAX_NODES:,} nodes are solved."
+        )
     noise = _NoiseLeft(graph, 2 * rounds)
-    return _solved(graph, noise.value, noise.central_path(), lambda value, bound: TOLERANCE * value + 1e-12 * num_nodes)
+    if graph.m > MAX_EDGES:
+        path = _accelerated(graph, noise, SMOOTH_ROUNDS)
+        return _solved(graph, noise.value, path, lambda value, bound: COARSE * value + 1e-6 * num_nodes)
+    path = noise.central_path()
+    return _solved(graph, noise.value, path, lambda value, bound: TOLERANCE * value + 1e-12 * num_nodes)
 
 
 Iterates: TypeAlias = Iterator[tuple[Array, float]]
@@ -139,6 +206,68 @@ def _solved(
             if objective - bound <= allowed(objective, bound):
                 break
     return MixingWeights(weights, objective, min(bound, objective))
+
+
+class _Tangent(NamedTuple):
+    """A smoothed objective at some weights, and a bound: the objective is at least constant + slope . w for all w."""
+
+    value: float
+    constant: float
+    slope: Array
+
+
+class _Smooth(Protocol):
+    """A smoothed objective."""
+
+    def at(self, w: Array) -> _Tangent:
+        """Its value, or inf; its gradient is the slope."""
+
+    def sharpen(self) -> None:
+        """Brings it closer to the objective."""
+
+
+def _accelerated(graph: _Edges, smooth: _Smooth, rounds: Iterable[int]) -> Iterates:
+    """Rounds of so many steps of Nesterov's method with restarts; bounds from the last tangent of each."""
+    w, y, curvature = graph.metropolis_hastings, np.zeros(graph.n), 1.0
+    for steps in rounds:
+        ahead, last, t = w, np.inf, 1.0
+        for _ in range(steps):
+            here = smooth.at(ahead)
+            if not np.isfinite(here.value):
+                ahead, t, here = w, 1.0, smooth.at(w)
+            while True:
+                step, multipliers = graph.projected(ahead - here.slope / curvature, y / curvature)
+                y, move, tangent = curvature * multipliers, step - ahead, smooth.at(step)
+                expected = here.value + float(here.slope @ move) + curvature / 2 * float(move @ move)
+                if tangent.value <= expected + 1e-9 * abs(here.value) or curvature > 1e12:
+                    break
+                curvature *= 2
+            restart = tangent.value > last or float((ahead - step) @ (step - w)) > 0
+            following = 1.0 if restart else (1 + np.sqrt(1 + 4 * t * t)) / 2
+            ahead = step if restart else graph.feasible(step + (t - 1) / following * (step - w))
+            w, t, last, curvature = step, following, tangent.value, 0.9 * curvature
+        yield w, tangent.constant - graph.price(-tangent.slope, y)
+        smooth.sharpen()
+
+
+class _Modulus:
+    """mu log sum_i 2 cosh(lambda_i / mu), between the second largest modulus and that and mu log 2 n."""
+
+    def __init__(self, graph: _Edges) -> None:
+        self.graph = graph
+        self.mu = 0.03 * (1 - float(np.abs(graph.ends_of_spectrum(graph.metropolis_hastings, 2, 1e-6)[0]).max()))
+
+    def sharpen(self) -> None:
+        self.mu /= 2
+
+    def at(self, w: Array) -> _Tangent:
+        lam, U = self.graph.ends_of_spectrum(w, MODES, 1e-6)
+        top = np.abs(lam).max()
+        shares, squares = np.exp((np.abs(lam) - top) / self.mu), (U * U).sum(axis=0)
+        weights = np.sign(lam) * shares / (shares @ squares)
+        slope = -np.square(U[self.graph.a] - U[self.graph.b]) @ weights
+        constant = float(weights @ (squares - U.sum(axis=0) ** 2 / self.graph.n))
+        return _Tangent(float(top + self.mu * np.log(shares.sum())), constant, slope)
 
 
 class _PrimalDual:
@@ -270,11 +399,17 @@ class _NoiseLeft:
         powers = np.abs(np.linalg.eigvalsh(self.graph.matrix(w))) ** self.N
         return float((powers / (1 - powers)).sum()) if powers.max() < 1 else np.inf
 
-    def gradient(self, w: Array) -> Array:
-        """-b_e^T g'(A) b_e."""
+    def at(self, w: Array) -> _Tangent:
         lam, U = np.linalg.eigh(self.graph.matrix(w))
-        slopes = self.N * lam ** (self.N - 1) / (1 - lam**self.N) ** 2
-        return -self.graph.form((U * slopes) @ U.T)
+        powers = np.abs(lam) ** self.N
+        if powers.max() >= 1:
+            return _Tangent(np.inf, -np.inf, np.zeros_like(w))
+        slopes = self.N * lam ** (self.N - 1) / (1 - powers) ** 2
+        value, gradient = float((powers / (1 - powers)).sum()), -self.graph.form((U * slopes) @ U.T)
+        return _Tangent(value, value - float(gradient @ w), gradient)
+
+    def sharpen(self) -> None:
+        """Nothing: it is smooth."""
 
     def hessian(self, w: Array) -> Array:
         A, half = self.graph.matrix(w), self.N // 2
@@ -293,14 +428,14 @@ class _NoiseLeft:
             while decrement > CENTRED:
                 w, decrement = self._newton(w, t, length)
                 length = 1.0
-            gradient = self.gradient(w)
-            yield w, self.value(w) - float(gradient @ w) - self.graph.price(-gradient, 1 / (t * self.graph.slack(w)))
+            tangent = self.at(w)
+            yield w, tangent.constant - self.graph.price(-tangent.slope, 1 / (t * self.graph.slack(w)))
             t, length = t * FACTOR, 1 / FACTOR  # w(t) - w(inf) falls as 1 / t: there the central path is met
 
     def _newton(self, w: Array, t: float, length: float) -> tuple[Array, float]:
         """(w after a Newton step of at most that length, half the squared decrement before it)."""
         N, slack = self.graph.incidence, self.graph.slack(w)
-        gradient = t * self.gradient(w) + N.T @ (1 / slack) - 1 / w
+        gradient = t * self.at(w).slope + N.T @ (1 / slack) - 1 / w
         hessian = t * self.hessian(w) + N.T @ (N / slack[:, None] ** 2) + np.diag(1 / w**2)
         step = -_solver(hessian)(gradient)
         decrement = float(-gradient @ step) / 2

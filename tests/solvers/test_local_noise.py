@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from vocabulary import given, refuses, st
 
-from mfdl.graphs import adjacency, load_sparse
-from mfdl.testing.strategies import connected_graphs
-from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, mixing, solve
+from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, solve
 from mfdl_solvers.local_noise import LeakWithoutNoise, LocalNoiseProblem, NoiseView
 from mfdl_solvers.local_noise_solver import solve_local_noise
 
@@ -149,55 +147,3 @@ def test_what_has_no_solution_is_refused():
     eye = np.eye(150)
     large = LocalNoiseProblem(eye[None], [NoiseView(eye[:, None], eye, np.ones(150))])
     refuses("11,325 unknown entries", solve_local_noise, large, error=ProblemError)
-
-
-def edges(graph):
-    A = adjacency(load_sparse(graph)).toarray()
-    return np.argwhere(np.triu(A)), len(A)
-
-
-def matrix(ends, w, n):
-    W = np.zeros((n, n))
-    W[tuple(ends.T)] = w
-    W += W.T
-    return W + np.diag(1 - W.sum(axis=1))
-
-
-def noise_left(W, rounds):
-    lam = np.linalg.eigvalsh(W - 1 / len(W))
-    return float(sum((lam ** (2 * rounds * age)).sum() for age in range(1, 4000)))
-
-
-@given(30, G=connected_graphs(min_nodes=2, max_nodes=7))
-def test_the_fastest_weights_are_those_of_a_conic_solver(G):
-    ends, n = edges(G)
-    solution = mixing.fastest_mixing(ends, n)
-    W = cvxpy.Variable((n, n), symmetric=True)
-    absent = np.triu(1 - adjacency(load_sparse(G)).toarray(), 1)
-    rules = [W >= 0, W @ np.ones(n) == 1, cvxpy.multiply(absent, W) == 0]
-    value = cvxpy.Problem(cvxpy.Minimize(cvxpy.sigma_max(W - np.ones((n, n)) / n)), rules).solve(solver="CLARABEL")
-    assert solution.lower_bound <= value + 1e-6
-    assert solution.objective >= value - 1e-6
-    assert solution.objective - solution.lower_bound <= 1.01 * mixing.TOLERANCE * (1 - solution.objective)
-    found = matrix(ends, solution.weights, n)
-    assert found.min() >= 0
-    assert np.abs(np.linalg.eigvalsh(found - 1 / n)).max() == pytest.approx(solution.objective, abs=1e-12)
-
-
-@given(60, G=connected_graphs(min_nodes=2, max_nodes=7), rounds=st.integers(1, 5), seed=st.integers(0, 99))
-def test_no_weights_leave_less_noise_than_the_bound(G, rounds, seed):
-    ends, n = edges(G)
-    solution = mixing.least_noise(ends, n, rounds)
-    assert noise_left(matrix(ends, solution.weights, n), rounds) == pytest.approx(solution.objective, abs=1e-9)
-    gap = solution.objective - solution.lower_bound
-    assert 0 <= gap <= 1.01 * (mixing.TOLERANCE * solution.objective + 1e-12 * n)
-    rng = np.random.default_rng(seed)
-    for size in (1.0, 0.1, 0.01):
-        w = np.clip(solution.weights + size * rng.normal(size=len(ends)), 0, None)
-        w /= max(1.0, matrix(ends, w, n).sum(axis=1).max(), 1 - matrix(ends, w, n).diagonal().min())
-        assert noise_left(matrix(ends, w, n), rounds) >= solution.lower_bound * (1 - 1e-9)
-
-
-def test_too_many_edges_are_refused_before_any_work():
-    with pytest.raises(ProblemError, match=r"weights of 499,500 edges take steps of 6e\+03 GB; at most 4,000"):
-        mixing.least_noise(np.argwhere(np.triu(np.ones((1000, 1000)), 1)), 1000, 1)

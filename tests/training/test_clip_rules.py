@@ -18,7 +18,6 @@ from mfdl import (
     EveryStep,
     InvalidInput,
     Privacy,
-    UnsupportedMechanism,
     algorithms,
     calibrate,
     gossip,
@@ -376,5 +375,41 @@ def test_what_no_quantile_can_be_of_is_refused():
         refuses("strictly between 0 and 1", replay, followed(), classes(), seeds=[0], clipping=text)
     module = torch.nn.Linear(2, 1)
     optimizer, key = torch.optim.SGD(module.parameters(), 1.0), mfdl.NoiseKey.from_seed(0)
-    with pytest.raises(UnsupportedMechanism, match=r"train by mfdl\.replay"):
+    with pytest.raises(InvalidInput, match=r"set module\.log_norm = torch\.nn\.Parameter"):
         mfdl.PrivateNode(optimizer, module, followed(), node=0, keys=key, loss=squared, clipping="quantile")
+
+
+@given(
+    40,
+    record=hnp.arrays("f8", 4, elements=st.floats(-1e9, 1e9)),
+    log_norms=st.lists(st.floats(-30, 30), min_size=2, max_size=2),
+    share=st.sampled_from([0.1, 0.5, 0.9]),
+    grid=st.sampled_from([None, 2.0**-20]),
+    split=st.integers(0, 2),
+    seed=st.integers(0, 9),
+)
+def test_a_record_moves_what_a_node_releases_by_the_clip_norm_at_most(record, log_norms, share, grid, split, seed):
+    """Whoever chooses the record to move the norm, after any average of messages, in micro-batches or not."""
+    rng, nodes = np.random.default_rng(seed), []
+    others = torch.tensor(rng.normal(size=(2, 4)) * 10.0 ** rng.integers(-3, 4))
+    for _ in range(2):
+        module = torch.nn.Linear(3, 1).double()
+        module.log_norm = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+        optimizer, key = torch.optim.SGD(module.parameters(), 1.0), mfdl.NoiseKey.from_seed(seed)
+        options = {"clipping": f"quantile:0.7:{share}", "batch_size": 1, "grid": grid, "publish": False}
+        nodes.append(mfdl.PrivateNode(optimizer, module, followed(2), node=1, keys=key, loss=squared, **options))
+        nodes[-1].step(torch.zeros(0, 3), torch.zeros(0))
+    for log_norm in log_norms[1:]:
+        heard = {
+            "weight": torch.tensor(rng.normal(size=(1, 3))),
+            "bias": torch.zeros(1),
+            "log_norm": torch.tensor(log_norm),
+        }
+        moved, batches = [], (others, torch.cat([others, torch.tensor(record)[None]]))
+        for node, batch in zip(nodes, batches, strict=True):
+            node.receive({name: value.double() for name, value in heard.items()})
+            start = node.model.initial_row()
+            node.accumulate(batch[:split, :3], batch[:split, 3])
+            node.step(batch[split:, :3], batch[split:, 3])
+            moved.append(start - node.model.initial_row())
+        assert torch.linalg.vector_norm(moved[1] - moved[0]) <= CLIP * (1 + 1e-9)

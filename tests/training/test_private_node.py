@@ -17,6 +17,7 @@ from mfdl.training import clip_rules
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
 from mfdl.training.shared_randomness import HolderKeys
+from mfdl.training.tasks.quantile_norm import with_log_norm
 
 EPOCHS, PERIOD, NODES, RATE = 3, 2, 4, 0.3
 GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
@@ -47,9 +48,12 @@ def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
     ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
     ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
     ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
+    ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "layers:1:2"),
+    ("decor", "record", 0.0, mfdl.trust.Eavesdropper(), "quantile:0.7"),
 )
 def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust, clipping):
     calibrated, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
+    task = with_log_norm(task) if clipping.startswith("quantile") else task
     period = 1 if unit == "user" else PERIOD
     data, key = task.instance(0, period, dtype=torch.float64), mfdl.NoiseKey.from_seed(5)
     sizes = task.public_batch_sizes(period, 0) if unit == "record" else np.ones(NODES)

@@ -21,11 +21,10 @@ from ...display import short_repr
 from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
-from .. import clipping
 from ..clip_rules import ClipRule
 from . import modules
 from .modules import node_batch
-from .record_clipping import RecordClipping
+from .record_clipping import RecordClipping, clipped_rows
 
 CHUNK_BYTES = 256 * 2**20
 """About the most memory of per-record gradients or activations at one time."""
@@ -150,7 +149,7 @@ class TaskInstance:
 
         Guarantees:
             Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
-            the batch is empty (`clipping.clipped_rows`). A node's row depends on its own model and records only.
+            the batch is empty (`clipped_rows`). A node's row depends on its own model and records only.
         Raises: as `clipped_gradients`.
         Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
         """
@@ -164,14 +163,14 @@ class TaskInstance:
             if batch is None:
                 batch = self._batches_of_class[step % self.period] = node_batch(features, targets, mask, models.dtype)
             means = gradients(models, *batch[:-1])
-            return clipping.clipped_rows(means if scales is None else scales * means, batch[-1], clip_norm)
+            return clipped_rows(self.model, models, means if scales is None else scales * means, batch[-1], clip_norm)
 
         def part_gradients(nodes: slice, slots: slice) -> torch.Tensor:
             *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
             return gradients(models[nodes], *batch)
 
         means = _summed(part_gradients, models, num_slots, slot_bytes)
-        return clipping.clipped_rows(means if scales is None else scales * means, mask.any(1), clip_norm)
+        return clipped_rows(self.model, models, means if scales is None else scales * means, mask.any(1), clip_norm)
 
     @functools.cached_property
     def _batches_of_class(self) -> dict[int, tuple[torch.Tensor, ...]]:

@@ -7,7 +7,8 @@ clip rule of the gradients, and what records add to the parameter. A record's co
 
 c of the node's own model: a function of record and model of norm at most C, as every gradient is. So any guarantee for
 gradients chosen from models covers it, with the noise of the mechanism in all entries, shared or correlated or not, and
-whoever sees which messages: nothing is released beside the models. By descent on v, log c moves to where a share q of
+whoever sees which messages: nothing is released beside the models. At a `PrivateNode` the module holds the parameter,
+and messages average it with the others. By descent on v, log c moves to where a share q of
 the norms is below c; steps, averaging and noise are those of every parameter.
 
 Source: Andrew et al., arXiv:1905.03871 (quantiles by noisy counts; there at a server, and with noise of its own).

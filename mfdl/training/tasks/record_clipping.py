@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping
-from ..clip_rules import ClipRule, Quantile
+from ..clip_rules import ClipRule, Flat, Quantile
 from . import quantile_norm
 from .modules import Parameters, PerRecordModel, record_copies
 
@@ -226,46 +226,41 @@ class RecordClipping:
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
-        if not self.layers:
-            gradients = self.model.per_record_gradients(rows, features, targets)
-            if scales is not None:
-                of_parameter = self.model.unflatten(scales)
-                gradients = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in gradients.items()}
-            rule, votes = self._rule([*gradients.values()], [], rows, mask, clip_norm)
-            plain_sums = clipping.clipped_sums(list(gradients.values()), mask, rule)
-            return self._voted(torch.cat([total.reshape(len(rows), -1) for total in plain_sums], dim=1), votes)
-        plain, factors = self._gradients(rows, features, targets)
-        rule, votes = self._rule([*plain.values()], [*factors.values()], rows, mask, clip_norm)
-        sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, rule)
+        rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
+        if not self._factors_within(rule):
+            return dataclasses.replace(self, layers={}).sums(rows, features, targets, mask, rule, scales)
+        factors: dict[str, clipping.Factors] = {}
+        if self.layers:
+            plain, factors = self._gradients(rows, features, targets)
+        else:
+            plain = self.model.per_record_gradients(rows, features, targets)
+        if scales is not None:
+            of_parameter = self.model.unflatten(scales)
+            plain = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in plain.items()}
+        rule, votes = _at_models(self.model, [*plain.values()], [*factors.values()], rows, mask, rule)
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         views = self.model.unflatten(out)
-        for name, total in zip(plain, sums, strict=True):
-            views[name].copy_(total)
-        for name, total in zip(factors, weight_sums, strict=True):
-            weight, bias = views[name], self.layers[name].bias
-            inputs = total.shape[-1] - (bias is not None)
-            weight.view(total[..., :inputs].shape).copy_(total[..., :inputs])
-            if bias is not None:
-                views[bias].view(total.shape[:-1]).copy_(total[..., -1])
-        return self._voted(out, votes)
+        for part, names in rule.parts(self.model.shapes):
+            gradients = {name: plain[name] for name in names if name in plain}
+            weights = {name: factors[name] for name in names if name in factors}
+            if self.layers:
+                sums, weight_sums = clipping.ghost_clipped_sums([*gradients.values()], [*weights.values()], mask, part)
+            else:
+                sums, weight_sums = clipping.clipped_sums([*gradients.values()], mask, part), []
+            for name, total in zip(gradients, sums, strict=True):
+                views[name].copy_(total)
+            for name, total in zip(weights, weight_sums, strict=True):
+                weight, bias = views[name], self.layers[name].bias
+                inputs = total.shape[-1] - (bias is not None)
+                weight.view(total[..., :inputs].shape).copy_(total[..., :inputs])
+                if bias is not None:
+                    views[bias].view(total.shape[:-1]).copy_(total[..., -1])
+        return _voted(self.model, out, votes)
 
-    def _rule(
-        self,
-        plain: list[torch.Tensor],
-        factors: list[clipping.Factors],
-        rows: torch.Tensor,
-        mask: torch.Tensor,
-        rule: float | ClipRule,
-    ) -> tuple[float | ClipRule, torch.Tensor | None]:
-        """The rule at the models of a step, and the contribution of records to a norm that models learn."""
-        if not isinstance(rule, Quantile):
-            return rule, None
-        return quantile_norm.parts(plain, factors, self.model.unflatten(rows)[quantile_norm.LOG_NORM], mask, rule)
-
-    def _voted(self, sums: torch.Tensor, votes: torch.Tensor | None) -> torch.Tensor:
-        if votes is not None:
-            self.model.unflatten(sums)[quantile_norm.LOG_NORM].copy_(votes)
-        return sums
+    def _factors_within(self, rule: ClipRule) -> bool:
+        """Whether no bias is factored with a weight that is clipped apart from it."""
+        part = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}
+        return all(part[layer.bias or name] == part[name] for name, layer in self.layers.items())
 
     @torch.enable_grad()
     def _gradients(
@@ -319,6 +314,43 @@ class RecordClipping:
                 f"{type(self.model.module).__name__} uses the weights {', '.join(self.layers)} otherwise than "
                 f"before, so its gradients cannot be taken; write a forward pass that is the same every time."
             )
+
+
+def clipped_rows(
+    model: PerRecordModel, rows: torch.Tensor, gradients: torch.Tensor, present: torch.Tensor, rule: float | ClipRule
+) -> torch.Tensor:
+    """Gradients (n, d), of nodes or of records, each clipped by the rule at the models `rows`, (n, d) or (1, d).
+
+    Guarantees, Raises: those of `clipping.clipped_rows`.
+    """
+    rule = rule if isinstance(rule, ClipRule) else Flat(rule)
+    rule, votes = _at_models(model, [gradients.unsqueeze(1)], [], rows, present.unsqueeze(1), rule)
+    parts = rule.parts(model.shapes)
+    sizes = [sum(model.shapes[name].numel() for name in names) for _, names in parts]
+    pieces = zip(gradients.split(sizes, dim=1), parts, strict=True)
+    return _voted(
+        model, torch.cat([clipping.clipped_rows(piece, present, part) for piece, (part, _) in pieces], 1), votes
+    )
+
+
+def _at_models(
+    model: PerRecordModel,
+    plain: list[torch.Tensor],
+    factors: list[clipping.Factors],
+    rows: torch.Tensor,
+    mask: torch.Tensor,
+    rule: ClipRule,
+) -> tuple[ClipRule, torch.Tensor | None]:
+    """The rule at the models of a step, and what records add to the logarithm of a norm that models learn."""
+    if not isinstance(rule, Quantile):
+        return rule, None
+    return quantile_norm.parts(plain, factors, model.unflatten(rows)[quantile_norm.LOG_NORM], mask, rule)
+
+
+def _voted(model: PerRecordModel, sums: torch.Tensor, votes: torch.Tensor | None) -> torch.Tensor:
+    if votes is not None:
+        model.unflatten(sums)[quantile_norm.LOG_NORM].copy_(votes)
+    return sums
 
 
 @torch.enable_grad()
