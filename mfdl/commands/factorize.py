@@ -20,11 +20,11 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
 
     Over time (mafalda, d-mf, ...) and over time and nodes (kronecker, ...) objective is sensitivity^2 tr(H X^-1), the
     variance of the noise in all models together per unit of noise and coordinate; with --measure maximum, in the
-    models after the worst step. Over nodes (corn, corn-pairwise,
-    decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node, or the bound of
-    --max-inverse-diagonal; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
-    tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. The
-    objective is at most the gap above the optimum. Exits with 3 when the solver stopped before the tolerance.
+    models after the worst step. Over nodes (corn, corn-pairwise, decor) it is tr(W R W^T), R the covariance of one
+    step, at [R^-1]_ii <= 1 for every node, or the bound of --max-inverse-diagonal; there are no epochs. For
+    balls-in-bins (--participation balls-in-bins --epsilon E) it is tr(H X^-1) with max M_rr = 1, and the root error is
+    its root times the noise that meets the target. The objective is at most the gap above the optimum. Exits with 3
+    when the solver stopped before the tolerance.
     """
     from .factorize_jobs import run_factorize
 

@@ -160,9 +160,7 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
-    """Ticks at 1, 2, 5 where few decades are visible, at more within one, at powers of ten where many are; as plain
-    numbers.
-    """
+    """Plain numbers as ticks: at 1, 2, 5 where few decades are visible, more within one, powers of ten where many."""
     decades = math.log10(limits[1] / limits[0])
     few = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=few if decades < 2.2 else (1.0,), numticks=12))

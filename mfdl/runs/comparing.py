@@ -399,8 +399,8 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
     calibrated = {cell: mechanisms[name] for (name, _), cell in part.cells.items() if name != WITHOUT_NOISE}
     with _sharing(config.ranks) as group:
         keeps = config.ranks is not None or group.size > 1
-        engine, kept = Engine(jobs=config.jobs), checkpoints if keeps else None
-        more: dict[str, Any] = {"mechanisms": calibrated, "checkpoints": kept, "strict": True}
+        engine, folder = Engine(jobs=config.jobs), checkpoints if keeps else None
+        more: dict[str, Any] = {"mechanisms": calibrated, "checkpoints": folder, "strict": True}
         for cell in run_missing(list(part.cells.values()), store, engine, report, plan.shared, **more):
             part.add(cell)
     if keeps:

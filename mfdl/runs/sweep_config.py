@@ -177,8 +177,7 @@ class SweepConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
-        """The config in a TOML file: top-level keys, its table `[sweep]`, and its table `[tuning]`; `changed` fields
-        win.
+        """The config in a TOML file: keys outside of tables, `[sweep]` and `[tuning]`; `changed` fields win.
 
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
         """

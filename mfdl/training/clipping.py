@@ -192,9 +192,8 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         With u = 2^-53, c in [0, 1e36], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
         1e-150 max(1, c) sqrt(D): in exact arithmetic on the given floats, if nothing overflows, as where c times the
-        bound is at most 1e30, whatever their size. Not finite where an a, b or g is
-        not; above the exact norm by a share of at most 2^-27 (T / ||G||)^2, or (I + O + 32) 2^-50 if P = 1, and
-        (D + 8) u.
+        bound is at most 1e30, whatever their size. Not finite where an a, b or g is not; above the exact norm by a
+        share of at most 2^-27 (T / ||G||)^2, or (I + O + 32) 2^-50 if P = 1, and (D + 8) u.
 
     Proof, one group; groups and parameters add up as squares, their rounding is that of `gradient_norms`.
         S = ||G||^2 is a sum of P^2 terms (a_p . a_q)(b_p . b_q). However it is grouped, float64 errs by at most

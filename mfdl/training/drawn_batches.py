@@ -177,9 +177,7 @@ class SeparatedBatches(DrawnBatches):
 
 
 def below(rate: float | Fraction) -> np.uint64:
-    """The largest word count at which words below it have a probability of at most the rate, short of it by below
-    2^-64.
-    """
+    """The largest c at which a word is below c with a probability of at most the rate, short of it by below 2^-64."""
     return np.uint64(int(Fraction(rate) * 2**64))
 
 

@@ -117,8 +117,8 @@ class Executor:
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
         single = self.share.single_map
-        held = single(algorithm.model_from_state, "nodes", "state"), single(start, "state", "nodes")
-        self._model, self._state_from_start = ((torch_map(matrix), seen) for matrix, seen in held)
+        sides = single(algorithm.model_from_state, "nodes", "state"), single(start, "state", "nodes")
+        self._model, self._state_from_start = ((torch_map(matrix), seen) for matrix, seen in sides)
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""

@@ -180,8 +180,7 @@ class TaskInstance:
     def clipped_gradient_sums(
         self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Sums (n, d) of clipped gradients at one step, of records of class t mod period; divided by
-        `public_batch_sizes`.
+        """Sums (n, d) of clipped gradients at step t, of records of class t mod period; divisors: `public_batch_sizes`.
 
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
