@@ -21,15 +21,15 @@ SESSION = "The code of this page is one session"
 
 NAMES = (
     "algorithm", "encoder", "long_runs", "training_loop", "data", "results", "trust_model", "optimal_noise", "claims",
-    "audit", "epsilon", "attack", "sweep", "budgets", "check_budget", "views", "compare",
+    "audit", "epsilon", "attack", "budgets", "views", "compare",
 )  # fmt: skip
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
 THEORY = [
     f"{name}.md"
     for name in (
         "changing_networks", "coming_from", "floating_point", "gossip", "plan", "privacy", "random_walks", "released",
-        "sampling", "balls_in_bins", "shared_randomness", "spatial_noise", "step_rules", "testing_oracles",
-        "testing_strategies", "time_and_nodes",
+        "sampling", "shared_randomness", "spatial_noise", "step_rules", "testing_cases",
+        "time_and_nodes",
     )
 ]  # fmt: skip
 LONG = {
@@ -39,9 +39,9 @@ LONG = {
         "howto_training_loop.md",
         "howto_trust_model.md",
         "howto_views.md",
-        "balls_in_bins.md",
+        "sampling.md",
         "plan.md",
-        "testing_strategies.md",
+        "testing_cases.md",
     ),
 }  # a second or more each
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]

@@ -221,7 +221,7 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
         assert patterns(scheme) == patterns(scheme.participations[0])
         assert scheme.num_patterns == scheme.participations[0].num_patterns
     else:
-        unsupported(r"of_node\(u\)\.patterns", scheme.patterns)
+        unsupported(r"at_node\(u\)\.patterns", scheme.patterns)
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
     everything = [patterns(participation) == [list(range(STEPS))] for participation in scheme.participations]
@@ -335,7 +335,6 @@ def test_refusals_without_a_node():
         lambda: algorithms.d_mf(RING, other),
         lambda: sensitivity_by_victim(algorithm, trust.LDP(), participation=other),
         lambda: account(algorithm, Privacy(participation=other, **LDP), noise_std=1.0),
-        lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
         refuses("given for 5 nodes, but there are 4", ask)
     unsupported("no patterns of them all", lambda: worst_sensitivity(algorithms.dp_dsgd(RING, MIXED), trust.LDP()))

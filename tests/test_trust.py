@@ -141,9 +141,9 @@ def test_nodes_by_index_label_and_number():
     assert trust.base.node_indices(numbers, [0]) == (0,)  # a number an index
     doubtful = algorithms.dp_dsgd(Dynamics(MH(nx.Graph([(1, 2), (2, 3)]))), EveryStep(1))
     assert trust.base.node_indices(doubtful, [0, "1", "#1"]) == (0, 1)
-    refuses("write '1' for the label, or '#1", trust.base.nodes_of, doubtful, [1])
+    refuses("write '1' for the label, or '#1", trust.base.node_indices, doubtful, [1])
     for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
-        refuses(r"node|index", trust.base.nodes_of, algorithm, bad)
+        refuses(r"node|index", trust.base.node_indices, algorithm, bad)
 
 
 @pytest.mark.parametrize("bad", [[], "Medici", ()])

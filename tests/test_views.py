@@ -35,6 +35,7 @@ from mfdl.released import ReleasedModel
 from mfdl.testing import MEMORY_NAMES, integer_views, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 from mfdl.trust.knowledge import Knowledge
+from mfdl.trust.view import AlgorithmView
 
 
 # ---- bare views ---------------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def test_a_view_counts_the_rows_that_it_makes(release):
     for combination in (None, six.rounds[0].message_from_state[:2]):
         seen = rng.random((len(six.rounds), six.messages_per_round)) < 0.5
         knowledge = Knowledge.from_masks(six, seen=seen, combination=combination)
-        view = View.of(six, knowledge, release=release, attacker="somebody")
+        view = AlgorithmView(six, knowledge, release=release, attacker="somebody")
         assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0
 
 

@@ -230,8 +230,6 @@ REFUSED = [
         lambda: audit.audit_matrix({"a": A}, {"ldp": "ldp"}, mu=1.0, adjacency="zero-out", clip_norm=1.0),
         ["trusts['ldp'] must be a trust model", "got 'ldp'"],
     ),
-    (lambda: privacy.gram_sensitivity.worst_sensitivity(M, LDP), ["got Mechanism"]),
-    (lambda: privacy.gram_sensitivity.worst_sensitivity(A, "ldp"), ["trust", "got 'ldp'"]),
     (lambda: trust.base.node_indices(G, [0]), ["algorithm", "got Graph"]),
     (lambda: trust.base.node_indices(A, 0), ["nodes must be a list", "got 0"]),
     (lambda: trust.neighbourhood(W, 0, 1), ["attackers must be a list", "got 1"]),

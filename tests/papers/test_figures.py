@@ -382,7 +382,7 @@ def test_figures_run_at_full_size_have_a_stored_result():
 
 
 def test_the_page_counts_them():
-    page = (PAGES / "published_items.md").read_text()
+    page = (PAGES / "claims.md").read_text()
     counts = collections.Counter(item["state"] for item in ITEMS)
     for state in STATES:
         assert f"| {state} | {counts[state]} |" in page

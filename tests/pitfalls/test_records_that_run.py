@@ -9,7 +9,7 @@ import pytest
 import torch
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
-from mfdl import NoiseKey, Privacy, View, account, algorithms, noise_scale, trust
+from mfdl import NoiseKey, Privacy, account, algorithms, noise_scale, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
@@ -24,6 +24,7 @@ from mfdl.training.replay import replay
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import node_noise, noise_stream
 from mfdl.training.tasks import Task
+from mfdl.trust.view import AlgorithmView, View
 
 torch.set_num_threads(1)
 NODES = 3
@@ -247,7 +248,9 @@ def test_messages_and_models_together_show_no_less_than_either(case, release):
     nothing = dataclasses.replace(knowledge, seen=np.zeros_like(knowledge.seen), combination=None)
 
     def loss(known, outputs):
-        return squared(View.of(algorithm, known, release=outputs, attacker="anyone"), victims, algorithm.participation)
+        return squared(
+            AlgorithmView(algorithm, known, release=outputs, attacker="anyone"), victims, algorithm.participation
+        )
 
     both = loss(knowledge, release)
     for marginal in (loss(knowledge, "none"), loss(nothing, release)):

@@ -396,7 +396,12 @@ def test_matrices_have_no_trust_model_by_name():
         trust.LDP(),
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
-        refuses("trust must be left out", Losses.of, view, Privacy(model, **ZERO_OUT, participation=EveryStep(2)))
+        refuses(
+            "trust must be left out",
+            Losses.from_algorithm,
+            view,
+            Privacy(model, **ZERO_OUT, participation=EveryStep(2)),
+        )
 
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
@@ -439,7 +444,7 @@ def test_a_mu_is_met_by_no_curve_without_one():
 
 def test_victims_of_secret_batches_are_nodes():
     for victims in ([100], [], [-1]):
-        refuses("victim", Losses.of, BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=victims)
+        refuses("victim", Losses.from_algorithm, BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=victims)
     single = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **ZERO_OUT), victims=[2])
     assert [loss.victim for loss in single.sensitivities] == [2]
 

@@ -352,9 +352,9 @@ def from_module(
     Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
     arrays = {"features": features, "targets": targets, "test_features": test_features, "test_targets": test_targets}
-    nodes = None if isinstance(graph_or_num_nodes, int | np.integer) else labels(graph_or_num_nodes)
     more: dict[str, Any] = records.caller_arrays(train, test, arrays)
     more |= {"build_module": build_module, "loss": loss, "num_nodes": node_count(graph_or_num_nodes)}
+    nodes = None if isinstance(graph_or_num_nodes, int | np.integer) else labels(graph_or_num_nodes)
     more |= {"lipschitz": lipschitz, "partition": partitions.parse(partition), "public_constants": public_constants}
     return Task(name, kind, record_owners=record_owners, node_labels=nodes, **more)
 
