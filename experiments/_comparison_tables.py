@@ -26,6 +26,9 @@ LEVEL = 0.05
 RANKINGS = {
     "ldp": "Everybody sees every message (LDP)",
     "eavesdropper": "An outsider sees every message, nodes may share seeds (eavesdropper)",
+    **{f"coalitions:{q}": f"Any {q} node{'s' * (q > 1)} together see every message (coalitions)" for q in (1, 2, 3)},
+    "pndp": "A node sees the messages that it receives (PNDP)",
+    "central": "Only the average of each round is seen (central)",
 }
 Answer = Mapping[str, Any]
 Place = tuple[str, str]
@@ -96,7 +99,7 @@ def lines(results: Sequence[Answer], ranking: str) -> list[Line]:
     rows = {(row["label"], row["measure"]): row for answer in results for row in answer["rows"]}
     if not any(row["rankings"][0] == ranking for row in rows.values()):  # no row of its own: the other table has all
         return []
-    places = [place for place, row in rows.items() if ranking in row["rankings"]]
+    places = [place for place, row in rows.items() if ranking in row["rankings"] or _fixed(place)]
     drawn = {place: [losses for a in results if (losses := paired(a, place)) is not None] for place in places}
     tests = [(place, k) for place, every in drawn.items() for k in range(len(every)) if not _fixed(place)]
     p_values = [signed_rank(drawn[place][k]["loss"], drawn[place][k]["reference"]) for place, k in tests]
@@ -160,7 +163,7 @@ def by_task(results: Sequence[Answer], ranking: str) -> tuple[Sequence[str], lis
     body = []
     for place in sorted(rows, key=lambda place: (order.get(place[0], len(order)), place[1])):
         row = rows[place]
-        if ranking not in row["rankings"]:
+        if ranking not in row["rankings"] and not _fixed(place):
             continue
         cells = []
         for task in tasks:

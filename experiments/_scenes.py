@@ -31,10 +31,13 @@ class Row:
     Attributes:
         design: as `mfdl.planning.Design.parse` reads it.
         measures: which of its models are tuned and tested.
-        rankings: trust models whose table it stands in; the first is the one it is held to.
+        rankings: trust models whose table it stands in; the first is the one it is held to. "coalitions:2" is
+            coalitions of two nodes.
         preconditioned: with the public preconditioner of the task; clip_norm: of the gradient of one record.
         options: of the run, beside those of its design.
         rates: that tuning starts with; none: those of the plan.
+        rate_of: label of the row whose rate it takes, instead of tuning.
+        few_nodes: solved and accounted in minutes on graphs of `FEW_NODES`, and left out elsewhere.
     """
 
     label: str
@@ -45,6 +48,14 @@ class Row:
     clip_norm: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
     rates: tuple[float, ...] = ()
+    rate_of: str = ""
+    few_nodes: bool = False
+
+    @property
+    def trust(self) -> dict[str, Any]:
+        """The options of its trust model."""
+        name, _, size = self.rankings[0].partition(":")
+        return {"trust": name, "coalition_size": int(size)} if size else {"trust": name}
 
     @property
     def batches(self) -> str:
@@ -59,6 +70,10 @@ SECRET_AVERAGE = "encoder for balls-in-bins and the average"
 NO_NOISE_FULL = "no noise; full batches; 5 rounds"
 FULL_BATCHES, SEVERAL_ROUNDS = "full batches", "full batches; 5 rounds"
 GEOMETRY, MIXED = (f"full batches; {rounds} rounds; preconditioned" for rounds in (5, 20))
+ROUNDS = {FULL_BATCHES: FULL, SEVERAL_ROUNDS: f"{FULL},rounds=5", "full batches; 20 rounds": f"{FULL},rounds=20"}
+FEW_NODES = ("n=4", "n=25")
+FEW, FEW_STEPS, FEW_RATES = "b=1,k=4,rounds=4", "DP-D-SGD; 4 full batches; 4 rounds", (0.464, 1.0, 2.15, 4.64, 10.0)
+"""As many steps as noise on every message can be optimised for."""
 ROWS = {
     row.label: row
     for row in (
@@ -91,9 +106,49 @@ ROWS = {
         Row("kronecker", f"kronecker,{BATCHES}", BOTH, OUTSIDE),
         Row("CorN with balls-in-bins", f"corn@released,bins,{BATCHES}", BOTH, OUTSIDE),
         Row("kronecker with balls-in-bins", f"kronecker-bins,bins,{BATCHES}", BOTH, OUTSIDE),
-        Row("CorN; full batches", f"corn,{FULL}", rankings=OUTSIDE),
+        *(Row(f"CorN; {name}", f"corn,{design}", rankings=OUTSIDE) for name, design in ROUNDS.items()),
+        *(
+            Row(f"DECOR; {name}; coalitions of {q}", f"decor,{design}", rankings=(f"coalitions:{q}",), rate_of=like)
+            for q in (1, 2, 3)
+            for name, design, like in (
+                ("public batches", BATCHES, "CorN"),
+                *((name, design, f"CorN; {name}") for name, design in ROUNDS.items()),
+            )
+        ),
+        Row(
+            f"CorN; {SEVERAL_ROUNDS}; coalitions of 1",
+            f"corn,{FULL},rounds=5",
+            rankings=("coalitions:1",),
+            rate_of=f"CorN; {SEVERAL_ROUNDS}",
+        ),
+        Row(
+            "DECOR with balls-in-bins; coalitions of 1",
+            f"decor,bins,{BATCHES}",
+            rankings=("coalitions:1",),
+            rate_of="CorN with balls-in-bins",
+        ),
+        Row("CDP", f"cdp,{BATCHES}", rankings=("central",)),
+        Row("CDP; full batches", f"cdp,{FULL}", rankings=("central",)),
+        Row(FEW_STEPS, f"dp-dsgd,{FEW}", rankings=("pndp",), rates=FEW_RATES, few_nodes=True),
+        Row(
+            "trust-optimal; 4 full batches; 4 rounds",
+            f"trust-optimal,{FEW}",
+            rankings=("pndp",),
+            rate_of=FEW_STEPS,
+            few_nodes=True,
+        ),
     )
 }
+TRUST_ROWS = tuple(
+    label
+    for label, row in ROWS.items()
+    if label
+    in (NO_NOISE, NO_NOISE_FULL, INDEPENDENT, REFERENCE, SECRET_INDEPENDENT, "kronecker", "CorN with balls-in-bins")
+    or label in ROUNDS
+    or row.rankings[0] not in ("ldp", "eavesdropper")
+    or label.startswith("CorN")
+)
+"""The table of all trust models, with the rows that it is measured against."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +176,9 @@ class Scene:
         return dataclasses.replace(design, **few, mechanism=mechanism, release_model="average:2")
 
     def has(self, row: Row) -> bool:
-        """Whether the row can be run: its preconditioner is public."""
-        return not row.preconditioned or self.task in PRECONDITION
+        """Whether the row can be run: its preconditioner is public, and the graph small enough."""
+        small = self.graph.endswith(FEW_NODES)
+        return (not row.preconditioned or self.task in PRECONDITION) and (not row.few_nodes or small)
 
     def config(self, row: Row, epsilon: float, rate: float, seed: int, device: str | None = None) -> Experiment:
         """One run, evaluated once, at its end."""
@@ -130,6 +186,7 @@ class Scene:
         return Experiment(
             **design.options(),
             **row.options,
+            **row.trust,
             graph=self.graph,
             task=self.task,
             partition=self.partition,
@@ -139,7 +196,6 @@ class Scene:
             clip_norm=row.clip_norm,
             epsilon=epsilon,
             delta=DELTA,
-            trust=row.rankings[0],
             learning_rate=rate,
             seeds=1,
             first_seed=seed,
@@ -147,7 +203,12 @@ class Scene:
         )
 
 
-GRAPHS = {"ego": "ego-facebook", "er": "erdos-renyi:n=100,p=0.1,seed=0", "torus": "torus:n=100"}
+GRAPHS = {
+    "ego": "ego-facebook",
+    "er": "erdos-renyi:n=100,p=0.1,seed=0",
+    "torus": "torus:n=100",
+    "torus25": "torus:n=25",
+}
 TASKS = ("housing-linear", "logistic", "a9a", "housing-mlp", "mnist")
 SKEWED = "dirichlet:alpha=1,min_records=16"
 QUICK = Scene("quick", "digits", "ring:n=4", short=True)
