@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _limits import limit
 from _paired_statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
 from _protocol import RESULT
 from _scenes import MEASURES, NO_NOISE, REFERENCE, ROWS
@@ -140,7 +141,7 @@ def pooled(results: Sequence[Answer]) -> str:
                 (
                     *(line.place[0], line.place[1], "-" if line.place[0].startswith(NO_NOISE) else line.batches),
                     f"{line.ratio.middle:.3f} [{line.ratio.low:.3f}, {line.ratio.high:.3f}]",
-                    f"{line.share.middle:.0%} [{line.share.low:.0%}, {line.share.high:.0%}]",
+                    percent(line.share),
                     "" if _fixed(line.place) else f"{line.better}, {line.worse}",
                     line.scenes,
                 )
@@ -176,9 +177,64 @@ def by_task(results: Sequence[Answer], ranking: str) -> tuple[Sequence[str], lis
 
 
 def _shares(every: Sequence[Losses]) -> str:
-    mean = over_scenes(share, every)
     best = float(np.mean([share({**losses, "none": losses["best"]}) for losses in every]))
-    return f"{mean.middle:.0%} [{mean.low:.0%}, {mean.high:.0%}]; {best:.0%}"
+    return f"{percent(over_scenes(share, every))}; {best:.0%}"
+
+
+def excess(losses: Losses) -> Array:
+    """What is left above the best row without noise, mean over seeds."""
+    return (losses["loss"] - losses["best"]).mean(axis=-1)
+
+
+def closable(losses: Losses, limit: float) -> Losses:
+    """The same losses, where the way ends at the limit above the best row without noise."""
+    return {**losses, "none": losses["best"] + limit}
+
+
+def beside_limits(results: Sequence[Answer], ranking: str) -> list[tuple[Place, list[Losses], list[Losses]]]:
+    """Rows held to a trust model, or meant for it, with losses in each scene as they are and towards the limit."""
+    rows = {(row["label"], row["measure"]): row for answer in results for row in answer["rows"]}
+    out = []
+    for place, row in rows.items():
+        if row["rankings"][0] != ranking or place[0].startswith(NO_NOISE):
+            continue
+        scenes = [(losses, limit(a, ranking)) for a in results if (losses := paired(a, place)) is not None]
+        towards = [closable(losses, bound) for losses, bound in scenes if bound is not None]
+        if scenes and len(towards) == len(scenes):
+            out.append((place, [losses for losses, _ in scenes], towards))
+    return out
+
+
+def by_trust(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: of every trust model its rows, shares over all scenes with intervals, and of each scene."""
+    body = []
+    for ranking in RANKINGS:
+        for place, losses, towards in beside_limits(results, ranking):
+            means = [percent(over_scenes(share, each)) for each in (losses, towards)]
+            scenes = [f"{float(excess(each)):.4f} ({float(share(each)):.0%})" for each in towards]
+            body.append([ranking.replace(":", " of "), ", ".join(place), *means, *scenes])
+    header = ("trust model", "row", "share of the gap", "share of what can be closed")
+    return (*header, *(f"{titled(a)}: excess loss (share)" for a in results)), body
+
+
+def limit_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: of every trust model and scene the limit and the row with the least test loss."""
+    body = []
+    for answer in results:
+        for ranking in RANKINGS:
+            every = [(place, losses[0], towards[0]) for place, losses, towards in beside_limits([answer], ranking)]
+            if every:
+                place, losses, towards = min(every, key=lambda each: float(each[1]["loss"].mean()))
+                left = over_scenes(excess, [losses])
+                numbers = [f"{limit(answer, ranking):.2g}", f"{left.middle:.4f} [{left.low:.4f}, {left.high:.4f}]"]
+                closed = percent(over_scenes(share, [towards]))
+                body.append([titled(answer), ranking.replace(":", " of "), ", ".join(place), *numbers, closed])
+    return ("scene", "trust model", "best row", "limit", "excess loss", "share of what can be closed"), body
+
+
+def percent(estimate: Estimate) -> str:
+    """With its interval."""
+    return f"{estimate.middle:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
 
 
 def scene_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -247,6 +303,12 @@ def write(out: Path) -> str:
         if answer["counts"]:
             places = dict.fromkeys((row["label"], row["measure"]) for row in answer["rows"] if row["label"] != NO_NOISE)
             parts.append(by_rate(answer, places))
+    for graph in dict.fromkeys(answer["graph"] for answer in results):
+        some = [answer for answer in results if answer["graph"] == graph and answer["counts"]]
+        for name, table in (("trust", by_trust(some)), ("limits", limit_cells(some))):
+            if table[1]:
+                parts.append(markdown(*table))
+                files.atomic_write_text(out / f"{name}-{graph.replace(':', '-')}.csv", as_csv(*table))
     text = "\n".join(parts)
     files.atomic_write_text(out / "tables.md", text)
     files.atomic_write_text(out / "scenes.csv", as_csv(*scene_cells(results)))

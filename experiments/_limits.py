@@ -20,8 +20,8 @@ curvature lambda at distance D of the start from the optimum an estimate may als
 at most v / (2 lambda), and at most the loss at the start where the data say too little. This is the limit.
 
 Assumptions: a quadratic loss (H and optimum of the train records, exact), no gradient clipped at the optimum, one
-release of gradients in the coordinates in which they are clipped, D known. More steps at the same budget tell no more of a
-quadratic loss; clipping, records of the test and a loss that is not quadratic may move a row to either side.
+release of gradients in the coordinates in which they are clipped, D known. More steps at the same budget tell no more
+of a quadratic loss; clipping, records of the test and a loss that is not quadratic may move a row to either side.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from mfdl.training import tasks
 
 Array = NDArray[np.float64]
 STEPS, SMALL = 100, 1e-9
+LINEAR = ("housing-linear", "logistic", "a9a")
+"""Tasks whose outputs are linear in the parameters."""
 
 
 def colluders(ranking: str, num_nodes: int) -> int:
@@ -130,7 +132,7 @@ def quadratic(task: str, precision: float = 1e-12) -> Quadratic:
 
 def limit(answer: Mapping[str, Any], ranking: str) -> float | None:
     """The excess loss of one release under a trust model, at the budget of a scene; None without a linear model."""
-    if answer["task"] not in ("housing-linear", "logistic", "a9a"):
+    if answer["task"] not in LINEAR:
         return None
     known, num_nodes = quadratic(answer["task"]), graphs.load(answer["graph"]).number_of_nodes()
     mu = mu_from_epsilon(answer["epsilon"], answer["delta"])

@@ -206,7 +206,7 @@ def compared(
     labels = [row.label for row in rows if scene.has(row)]
     first = [label for label in (NO_NOISE, INDEPENDENT) if label in labels]
     for epsilon in scene.epsilons:
-        trial = Trial(scene, epsilon, store, engine, plan)
+        trial = Trial(scene, epsilon, store, engine, plan, {row.label: row for row in rows})
         trial.choose(first)
         say(f"{scene.name}, epsilon {epsilon:g}: noise costs a factor {trial.cost:.3f}")
         if trial.cost >= plan.counts_from:

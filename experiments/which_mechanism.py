@@ -27,7 +27,8 @@ Every trust model beside its limit (`--rows trust`), fixed before its runs:
 
 - Scenes: logistic and housing with a linear model on the torus, then a9a, each at epsilon = 0.726 and 0.331; a torus
   of 25 nodes for coalitions of 1, 2 and 3 (of 100 nodes there are 161,700 coalitions of three, more than the library
-  accounts one by one). Test on seeds 800 to 819. Tuning with three seeds (7 rates on one, the best 3 on all) from 10000.
+  accounts one by one). Test on seeds 800 to 819. Tuning: five rates (four with public batches) on one
+  seed, the best two on three, the next rate at an end of the grid as above. One of the two models of each row.
 - Rows: public batches as published, full batches with 1, 5 and 20 rounds, balls-in-bins; independent noise (LDP), CorN
   (eavesdropper), DECOR with a seed for each edge against coalitions of q, CDP (central), noise on every message that
   is optimal for PNDP (4 full batches, 25 nodes). Rows against coalitions have the rate of CorN's row of the same
@@ -51,9 +52,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from _comparison_picture import draw
-from _comparison_tables import answers, write
-from _protocol import TEST_SEEDS, Plan, compared
+from _comparison_picture import draw, draw_limits
+from _comparison_tables import answers, limit_cells, write
+from _protocol import Plan, compared
 from _scenes import QUICK, ROWS, TRUST_ROWS, scene
 
 from mfdl.pictures.style import write_figure
@@ -63,7 +64,11 @@ SCENES = (
     *("housing-linear/torus", "logistic/er", "a9a/ego", "housing-linear/ego", "logistic/torus", "a9a/er"),
     *("housing-linear/er", "logistic/ego", "a9a/torus", "housing-mlp/torus", "housing-mlp/er", "housing-mlp/ego"),
 )
-GROUPS = {"ldp": [label for label, row in ROWS.items() if "ldp" in row.rankings], "trust": TRUST_ROWS}
+TRUST_PLAN = Plan(
+    tuning=Tuning(seeds=3, first_seed=10_000, first_round=1, share=2 / 5, at_least=2, by="rank"),
+    seeds=tuple(range(800, 820)),
+)
+GROUPS = {"ldp": [row for row in ROWS.values() if "ldp" in row.rankings], "trust": list(TRUST_ROWS)}
 QUICK_PLAN = Plan(
     rates=(0.1, 0.3), tuning=Tuning(seeds=2, first_seed=10_000, at_least=1, by="rank"), seeds=(100, 101), counts_from=0
 )
@@ -76,25 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="ldp", help="ldp, trust (every trust model), or labels")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", help="torch device, e.g. cpu or cuda; default: CUDA when there is one")
-    parser.add_argument("--first-seed", type=int, default=TEST_SEEDS[0], help="of the 20 seeds of the test")
-    parser.add_argument("--tuning-seeds", type=int, help="default: two, then five")
+    parser.add_argument("--first-seed", type=int, help="of the 20 seeds of the test")
     parser.add_argument("--report", action="store_true", help="write tables and picture of what is there, run nothing")
     parser.add_argument("--quick", action="store_true", help="a ring of four nodes, a check that everything works")
     options = parser.parse_args(arguments)
-    labels = GROUPS.get(options.rows, options.rows.split(","))
-    unknown = [label for label in labels if label not in ROWS]
+    labels = options.rows.split(",")
+    unknown = [label for label in labels if label not in ROWS and options.rows not in GROUPS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}.")
     try:
         scenes = [QUICK] if options.quick else [scene(name) for name in options.scenes.split(",")]
     except ValueError as error:
         parser.error(str(error))
-    rows = [ROWS[label] for label in labels]
-    seeds = tuple(range(options.first_seed, options.first_seed + len(TEST_SEEDS)))
-    plan = dataclasses.replace(QUICK_PLAN if options.quick else Plan(seeds=seeds), device=options.device)
-    if options.tuning_seeds:
-        few = dataclasses.replace(plan.tuning, seeds=options.tuning_seeds, first_round=1)
-        plan = dataclasses.replace(plan, tuning=few)
+    rows = GROUPS.get(options.rows) or [ROWS[label] for label in labels]
+    plan = QUICK_PLAN if options.quick else TRUST_PLAN if options.rows == "trust" else Plan()
+    if options.first_seed is not None:
+        plan = dataclasses.replace(plan, seeds=tuple(range(options.first_seed, options.first_seed + len(plan.seeds))))
+    plan = dataclasses.replace(plan, device=options.device)
     engine = Engine(jobs=options.jobs)
     for place in scenes if not options.report else ():
         compared(place, rows, options.out, engine, plan, lambda text: print(text, flush=True))
@@ -102,6 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(write(options.out))
     if any(answer["counts"] and answer["rows"] for answer in answers(options.out)):
         write_figure(options.out, "comparison", draw(answers(options.out)))
+    counting = [answer for answer in answers(options.out) if answer["counts"] and limit_cells([answer])[1]]
+    for graph in dict.fromkeys(answer["graph"] for answer in counting):
+        some = [answer for answer in counting if answer["graph"] == graph]
+        write_figure(options.out, f"limits-{graph.replace(':', '-')}", draw_limits(some))
     return 0
 
 
