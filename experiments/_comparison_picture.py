@@ -15,7 +15,7 @@ from _comparison_tables import (
     RANKINGS,
     Answer,
     Place,
-    beside_limits,
+    best_beside,
     excess,
     losses_of,
     titled,
@@ -116,18 +116,21 @@ def _legend(figure: Figure, axes: Axes) -> None:
 def draw_limits(results: Sequence[Answer]) -> Figure:
     """The best row of each trust model: its excess loss with its interval, and the limit below it.
 
-    Args: results: of one graph, scenes that count. Losses below `SMALLEST` of the axis are drawn at its lower end.
+    Args: results: scenes that count. Losses below `SMALLEST` of the axis are drawn at its lower end.
     """
-    figure = Figure(figsize=(WIDTH * len(results), HEIGHT + 0.6), facecolor="white", layout="constrained")
-    for axes, answer in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
+    lines, columns = math.ceil(len(results) / COLUMNS), min(COLUMNS, len(results))
+    size = (WIDTH * columns, (HEIGHT + 0.4) * lines)
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in panels[len(results) :]:
+        axes.remove()
+    for axes, answer in zip(panels, results, strict=False):
         names = []
         for ranking in RANKINGS:
-            every = [(losses[0], place) for place, losses, _ in beside_limits([answer], ranking)]
-            bound = limit(answer, ranking)
-            if not every or bound is None:
+            best, bound = best_beside(answer, ranking), limit(answer, ranking)
+            if best is None or bound is None:
                 continue
-            losses, _ = min(every, key=lambda each: float(each[0]["loss"].mean()))
-            left, x = over_scenes(excess, [losses]), len(names)
+            left, x = over_scenes(excess, [best[1]]), len(names)
             ends = [max(value, SMALLEST) for value in (left.low, left.middle, left.high)]
             axes.errorbar([x], [ends[1]], [[ends[1] - ends[0]], [ends[2] - ends[1]]], fmt="o", color=COLOURS[160])
             axes.plot([x - 0.3, x + 0.3], [max(bound, SMALLEST)] * 2, color=INK, linewidth=1.4)

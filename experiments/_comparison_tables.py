@@ -212,24 +212,33 @@ def by_trust(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[st
         for place, losses, towards in beside_limits(results, ranking):
             means = [percent(over_scenes(share, each)) for each in (losses, towards)]
             scenes = [f"{float(excess(each)):.4f} ({float(share(each)):.0%})" for each in towards]
-            body.append([ranking.replace(":", " of "), ", ".join(place), *means, *scenes])
+            body.append([ranking.replace(":", " of "), _named(place), *means, *scenes])
     header = ("trust model", "row", "share of the gap", "share of what can be closed")
     return (*header, *(f"{titled(a)}: excess loss (share)" for a in results)), body
 
 
+def best_beside(answer: Answer, ranking: str) -> tuple[Place, Losses, Losses] | None:
+    """The row of a trust model with the least test loss in a scene, as in `beside_limits`; None where there is none."""
+    every = [(place, losses[0], towards[0]) for place, losses, towards in beside_limits([answer], ranking)]
+    return min(every, key=lambda each: float(each[1]["loss"].mean()), default=None)
+
+
 def limit_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Header and rows: of every trust model and scene the limit and the row with the least test loss."""
+    """Header and rows: of every trust model and scene the limit and the best row."""
     body = []
     for answer in results:
         for ranking in RANKINGS:
-            every = [(place, losses[0], towards[0]) for place, losses, towards in beside_limits([answer], ranking)]
-            if every:
-                place, losses, towards = min(every, key=lambda each: float(each[1]["loss"].mean()))
-                left = over_scenes(excess, [losses])
+            if (best := best_beside(answer, ranking)) is not None:
+                left = over_scenes(excess, [best[1]])
                 numbers = [f"{limit(answer, ranking):.2g}", f"{left.middle:.4f} [{left.low:.4f}, {left.high:.4f}]"]
-                closed = percent(over_scenes(share, [towards]))
-                body.append([titled(answer), ranking.replace(":", " of "), ", ".join(place), *numbers, closed])
+                closed = percent(over_scenes(share, [best[2]]))
+                body.append([titled(answer), ranking.replace(":", " of "), _named(best[0]), *numbers, closed])
     return ("scene", "trust model", "best row", "limit", "excess loss", "share of what can be closed"), body
+
+
+def _named(place: Place) -> str:
+    """The row, and its model where that is the last one."""
+    return place[0] if place[1] == "released" else ", ".join(place)
 
 
 def percent(estimate: Estimate) -> str:
@@ -296,19 +305,22 @@ def write(out: Path) -> str:
             if lines(some, ranking):
                 header, body = by_task(some, ranking)
                 parts.append(f"**By task: {words}; {kind}**\n\n{markdown(header, body)}")
-                name = f"tasks-{ranking}-{kind}".replace(",", "").replace(" ", "-")
+                name = f"tasks-{ranking}-{kind}".replace(",", "").replace(" ", "-").replace(":", "-")
                 files.atomic_write_text(out / f"{name}.csv", as_csv(header, body))
     parts.append(by_scene(results))
     for answer in results:
         if answer["counts"]:
             places = dict.fromkeys((row["label"], row["measure"]) for row in answer["rows"] if row["label"] != NO_NOISE)
             parts.append(by_rate(answer, places))
-    for graph in dict.fromkeys(answer["graph"] for answer in results):
-        some = [answer for answer in results if answer["graph"] == graph and answer["counts"]]
-        for name, table in (("trust", by_trust(some)), ("limits", limit_cells(some))):
-            if table[1]:
-                parts.append(markdown(*table))
-                files.atomic_write_text(out / f"{name}-{graph.replace(':', '-')}.csv", as_csv(*table))
+    counting = [answer for answer in results if answer["counts"]]
+    tables = {"limits": limit_cells(counting)}
+    for graph in dict.fromkeys(answer["graph"] for answer in counting):
+        nodes = graph.partition(",")[0].replace(":n=", "-")
+        tables[f"trust-{nodes}"] = by_trust([answer for answer in counting if answer["graph"] == graph])
+    for name, table in tables.items():
+        if table[1]:
+            parts.append(markdown(*table))
+            files.atomic_write_text(out / f"{name}.csv", as_csv(*table))
     text = "\n".join(parts)
     files.atomic_write_text(out / "tables.md", text)
     files.atomic_write_text(out / "scenes.csv", as_csv(*scene_cells(results)))

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import functional_call, grad, hessian, vmap
+from torch.func import functional_call, grad, jacrev, vmap
 
 from mfdl import graphs
 from mfdl.privacy.gaussian import mu_from_epsilon
@@ -112,7 +112,7 @@ def quadratic(task: str, precision: float = 1e-12) -> Quadratic:
         return np.einsum("ri,rip->p", mean(parameters, grad), linear) / len(linear)
 
     def curvature(parameters: Array) -> Array:
-        weighted = np.einsum("rij,rjp->rip", mean(parameters, hessian), linear)
+        weighted = np.einsum("rij,rjp->rip", mean(parameters, lambda loss: jacrev(grad(loss))), linear)
         return linear.reshape(-1, len(start)).T @ weighted.reshape(-1, len(start)) / len(linear)
 
     point = start

@@ -37,7 +37,7 @@ Every trust model beside its limit (`--rows trust`), fixed before its runs:
   plus the limit of its trust model (`_limits.py`). The picture has the best row of each trust model, by its test loss.
 
 Every run is a cell of a sweep in OUT/SCENE: the same command resumes where it was stopped or killed. OUT/tables.md,
-OUT/results.json and OUT/comparison.png hold the results so far.
+OUT/results.json and the pictures hold the results so far.
 
     python experiments/which_mechanism.py [--out DIR] [--scenes logistic/torus,a9a/ego/dirichlet,...] [--rows A,B,...]
         [--jobs 2] [--report] [--quick]
@@ -105,10 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(write(options.out))
     if any(answer["counts"] and answer["rows"] for answer in answers(options.out)):
         write_figure(options.out, "comparison", draw(answers(options.out)))
-    counting = [answer for answer in answers(options.out) if answer["counts"] and limit_cells([answer])[1]]
-    for graph in dict.fromkeys(answer["graph"] for answer in counting):
-        some = [answer for answer in counting if answer["graph"] == graph]
-        write_figure(options.out, f"limits-{graph.replace(':', '-')}", draw_limits(some))
+    beside = [answer for answer in answers(options.out) if answer["counts"] and limit_cells([answer])[1]]
+    if beside:
+        write_figure(options.out, "limits", draw_limits(beside))
     return 0
 
 

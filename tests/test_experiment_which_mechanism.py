@@ -326,8 +326,9 @@ def test_no_mechanism_has_less_noise_in_the_mean_than_the_limit_and_one_comes_ne
     if name not in ("ldp", "central"):
         algorithm = mfdl.algorithms.decor(dynamics, once, **seeds)
     trust = mfdl.trust.named(name, coalition_size=int(size) if size else None)
-    privacy = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0)
-    std = mfdl.calibrate(algorithm, privacy, release="average" if name == "central" else None, mu=mu).noise_std
+    release = "average" if name == "central" else None
+    privacy = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0, release=release)
+    std = mfdl.calibrate(algorithm, privacy, mu=mu).noise_std
     bound = limits.noise_variance(mu, 1.0, n, n, limits.colluders(ranking, n))  # one record a node
     measured = std**2 / n  # private noise alone does not cancel in the mean
     assert bound * (1 - 1e-6) <= measured <= bound * 1.01
@@ -351,7 +352,7 @@ def test_a_row_at_its_limit_has_closed_all_that_can_be_closed(monkeypatch):
     assert line[3].startswith("100% [100%, 100%]")
     assert len(header) == len(line)
     (closed,) = [line for line in tables.limit_cells([drawn])[1] if line[1] == "central"]
-    assert (closed[2], closed[3], closed[4]) == ("CDP; full batches, released", "0.1", "0.1000 [0.1000, 0.1000]")
+    assert (closed[2], closed[3], closed[4]) == ("CDP; full batches", "0.1", "0.1000 [0.1000, 0.1000]")
     monkeypatch.setattr(tables, "limit", lambda answer, ranking: None)
     assert tables.by_trust([drawn])[1] == tables.limit_cells([drawn])[1] == []
 
