@@ -19,6 +19,7 @@ from _comparison_tables import (
     excess,
     losses_of,
     titled,
+    trust_name,
     without_noise,
 )
 from _limits import limit
@@ -134,7 +135,7 @@ def draw_limits(results: Sequence[Answer]) -> Figure:
             ends = [max(value, SMALLEST) for value in (left.low, left.middle, left.high)]
             axes.errorbar([x], [ends[1]], [[ends[1] - ends[0]], [ends[2] - ends[1]]], fmt="o", color=COLOURS[160])
             axes.plot([x - 0.3, x + 0.3], [max(bound, SMALLEST)] * 2, color=INK, linewidth=1.4)
-            names.append(ranking.replace("coalitions:", "coalitions\nof "))
+            names.append(trust_name(ranking).replace(" of", "\nof"))
         axes.set_yscale("log")
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
         axes.set_title(titled(answer, "\N{GREEK SMALL LETTER EPSILON}"), loc="left", fontsize=9, color=INK)

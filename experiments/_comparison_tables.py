@@ -212,7 +212,7 @@ def by_trust(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[st
         for place, losses, towards in beside_limits(results, ranking):
             means = [percent(over_scenes(share, each)) for each in (losses, towards)]
             scenes = [f"{float(excess(each)):.4f} ({float(share(each)):.0%})" for each in towards]
-            body.append([ranking.replace(":", " of "), _named(place), *means, *scenes])
+            body.append([trust_name(ranking), _named(place), *means, *scenes])
     header = ("trust model", "row", "share of the gap", "share of what can be closed")
     return (*header, *(f"{titled(a)}: excess loss (share)" for a in results)), body
 
@@ -232,8 +232,17 @@ def limit_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence
                 left = over_scenes(excess, [best[1]])
                 numbers = [f"{limit(answer, ranking):.2g}", f"{left.middle:.4f} [{left.low:.4f}, {left.high:.4f}]"]
                 closed = percent(over_scenes(share, [best[2]]))
-                body.append([titled(answer), ranking.replace(":", " of "), _named(best[0]), *numbers, closed])
+                body.append([titled(answer), trust_name(ranking), _named(best[0]), *numbers, closed])
     return ("scene", "trust model", "best row", "limit", "excess loss", "share of what can be closed"), body
+
+
+def trust_name(ranking: str) -> str:
+    """As tables and pictures have it.
+
+    >>> trust_name("coalitions:2"), trust_name("ldp"), trust_name("central")
+    ('coalitions of 2', 'LDP', 'central')
+    """
+    return ranking.upper() if ranking in ("ldp", "pndp") else ranking.replace(":", " of ")
 
 
 def _named(place: Place) -> str:

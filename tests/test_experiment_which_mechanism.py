@@ -362,7 +362,7 @@ def test_the_picture_of_limits_has_a_panel_for_each_scene_and_a_tick_for_each_tr
         monkeypatch.setattr(module, "limit", lambda answer, ranking: 0.1)
     figure = picture.draw_limits([some(), some()])
     assert len(figure.axes) == 2
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["ldp", "eavesdropper"]
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["LDP", "eavesdropper"]
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
