@@ -91,7 +91,7 @@ sphinx_gallery_conf = {
 
 # Looks
 MEASURED = ("which_mechanism_measured", "optimal_noise_measured", "measured")
-WIDE = ("claims", "comparison", "sources", "which_mechanism", *MEASURED)  # pages of wide tables
+WIDE = ("claims", "comparison", "limits", "sources", "which_mechanism", *MEASURED)  # pages of wide tables
 html_theme = "pydata_sphinx_theme"
 html_title = f"mfdl {version}"
 html_static_path = ["_static"]

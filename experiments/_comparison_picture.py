@@ -1,4 +1,4 @@
-"""The picture of the comparison: test loss against cost, a panel for each scene.
+"""Pictures of the comparison: test loss against cost, and trust models beside their limits; a panel for each scene.
 
 In: the answers of `_protocol.compared`. Out: one figure. A row stands at its exchanges with all neighbours, coloured by
 its gradient evaluations a record, marked by what it needs: nothing, secret batches, or a public preconditioner. Rows
@@ -11,7 +11,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _comparison_tables import Answer, Place, losses_of, titled, without_noise
+from _comparison_tables import (
+    RANKINGS,
+    Answer,
+    Place,
+    best_beside,
+    excess,
+    losses_of,
+    titled,
+    trust_name,
+    without_noise,
+)
+from _limits import limit
 from _paired_statistics import over_scenes
 from _scenes import NO_NOISE, REFERENCE, SECRET
 from matplotlib.figure import Figure
@@ -28,6 +39,7 @@ COLOURS: Mapping[int, str] = {10: "#0072b2", 160: "#d55e00", 640: "#009e73"}
 OTHER = "#8c8c8c"
 MARKERS = {"": "o", SECRET: "s", "preconditioned": "^"}
 NAMES = {"": "public batches", SECRET: "balls-in-bins", "preconditioned": "public batches, preconditioned"}
+SMALLEST = 1e-6
 COLUMNS, WIDTH, HEIGHT, ABOVE = 3, 4.2, 2.9, 0.8
 
 
@@ -100,3 +112,36 @@ def _legend(figure: Figure, axes: Axes) -> None:
     ]
     handles = [*colours, *markers, hollow, *levels]
     figure.legend(handles=handles, loc="upper left", ncol=3, fontsize=8.5, frameon=False, bbox_to_anchor=(0.01, 1.0))
+
+
+def draw_limits(results: Sequence[Answer]) -> Figure:
+    """The best row of each trust model: its excess loss with its interval, and the limit below it.
+
+    Args: results: scenes that count. Losses below `SMALLEST` of the axis are drawn at its lower end.
+    """
+    lines, columns = math.ceil(len(results) / COLUMNS), min(COLUMNS, len(results))
+    size = (WIDTH * columns, (HEIGHT + 0.4) * lines)
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in panels[len(results) :]:
+        axes.remove()
+    for axes, answer in zip(panels, results, strict=False):
+        names = []
+        for ranking in RANKINGS:
+            best, bound = best_beside(answer, ranking), limit(answer, ranking)
+            if best is None or bound is None:
+                continue
+            left, x = over_scenes(excess, [best[1]]), len(names)
+            ends = [max(value, SMALLEST) for value in (left.low, left.middle, left.high)]
+            axes.errorbar([x], [ends[1]], [[ends[1] - ends[0]], [ends[2] - ends[1]]], fmt="o", color=COLOURS[160])
+            axes.plot([x - 0.3, x + 0.3], [max(bound, SMALLEST)] * 2, color=INK, linewidth=1.4)
+            names.append(trust_name(ranking).replace(" of", "\nof"))
+        axes.set_yscale("log")
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+        axes.set_title(titled(answer, "\N{GREEK SMALL LETTER EPSILON}"), loc="left", fontsize=9, color=INK)
+        quiet(axes, grid="y")
+    first = figure.axes[0]
+    first.set_ylabel("excess loss over no noise", fontsize=8.5, color=INK)
+    handles = [first.errorbar([], [], [], fmt="o", color=COLOURS[160]), first.plot([], [], color=INK)[0]]
+    first.legend(handles, ["best row, 95 %", "limit"], fontsize=8, frameon=False, loc="upper right")
+    return figure

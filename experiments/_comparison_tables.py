@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _limits import limit
 from _paired_statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
 from _protocol import RESULT
 from _scenes import MEASURES, NO_NOISE, REFERENCE, ROWS
@@ -26,6 +27,9 @@ LEVEL = 0.05
 RANKINGS = {
     "ldp": "Everybody sees every message (LDP)",
     "eavesdropper": "An outsider sees every message, nodes may share seeds (eavesdropper)",
+    **{f"coalitions:{q}": f"Any {q} node{'s' * (q > 1)} together see every message (coalitions)" for q in (1, 2, 3)},
+    "pndp": "A node sees the messages that it receives (PNDP)",
+    "central": "Only the average of each round is seen (central)",
 }
 Answer = Mapping[str, Any]
 Place = tuple[str, str]
@@ -96,7 +100,7 @@ def lines(results: Sequence[Answer], ranking: str) -> list[Line]:
     rows = {(row["label"], row["measure"]): row for answer in results for row in answer["rows"]}
     if not any(row["rankings"][0] == ranking for row in rows.values()):  # no row of its own: the other table has all
         return []
-    places = [place for place, row in rows.items() if ranking in row["rankings"]]
+    places = [place for place, row in rows.items() if ranking in row["rankings"] or _fixed(place)]
     drawn = {place: [losses for a in results if (losses := paired(a, place)) is not None] for place in places}
     tests = [(place, k) for place, every in drawn.items() for k in range(len(every)) if not _fixed(place)]
     p_values = [signed_rank(drawn[place][k]["loss"], drawn[place][k]["reference"]) for place, k in tests]
@@ -137,7 +141,7 @@ def pooled(results: Sequence[Answer]) -> str:
                 (
                     *(line.place[0], line.place[1], "-" if line.place[0].startswith(NO_NOISE) else line.batches),
                     f"{line.ratio.middle:.3f} [{line.ratio.low:.3f}, {line.ratio.high:.3f}]",
-                    f"{line.share.middle:.0%} [{line.share.low:.0%}, {line.share.high:.0%}]",
+                    percent(line.share),
                     "" if _fixed(line.place) else f"{line.better}, {line.worse}",
                     line.scenes,
                 )
@@ -160,7 +164,7 @@ def by_task(results: Sequence[Answer], ranking: str) -> tuple[Sequence[str], lis
     body = []
     for place in sorted(rows, key=lambda place: (order.get(place[0], len(order)), place[1])):
         row = rows[place]
-        if ranking not in row["rankings"]:
+        if ranking not in row["rankings"] and not _fixed(place):
             continue
         cells = []
         for task in tasks:
@@ -173,9 +177,82 @@ def by_task(results: Sequence[Answer], ranking: str) -> tuple[Sequence[str], lis
 
 
 def _shares(every: Sequence[Losses]) -> str:
-    mean = over_scenes(share, every)
     best = float(np.mean([share({**losses, "none": losses["best"]}) for losses in every]))
-    return f"{mean.middle:.0%} [{mean.low:.0%}, {mean.high:.0%}]; {best:.0%}"
+    return f"{percent(over_scenes(share, every))}; {best:.0%}"
+
+
+def excess(losses: Losses) -> Array:
+    """What is left above the best row without noise, mean over seeds."""
+    return (losses["loss"] - losses["best"]).mean(axis=-1)
+
+
+def closable(losses: Losses, limit: float) -> Losses:
+    """The same losses, where the way ends at the limit above the best row without noise."""
+    return {**losses, "none": losses["best"] + limit}
+
+
+def beside_limits(results: Sequence[Answer], ranking: str) -> list[tuple[Place, list[Losses], list[Losses]]]:
+    """Rows held to a trust model, or meant for it, with losses in each scene as they are and towards the limit."""
+    rows = {(row["label"], row["measure"]): row for answer in results for row in answer["rows"]}
+    out = []
+    for place, row in rows.items():
+        if row["rankings"][0] != ranking or place[0].startswith(NO_NOISE):
+            continue
+        scenes = [(losses, limit(a, ranking)) for a in results if (losses := paired(a, place)) is not None]
+        towards = [closable(losses, bound) for losses, bound in scenes if bound is not None]
+        if scenes and len(towards) == len(scenes):
+            out.append((place, [losses for losses, _ in scenes], towards))
+    return out
+
+
+def by_trust(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: of every trust model its rows, shares over all scenes with intervals, and of each scene."""
+    body = []
+    for ranking in RANKINGS:
+        for place, losses, towards in beside_limits(results, ranking):
+            means = [percent(over_scenes(share, each)) for each in (losses, towards)]
+            scenes = [f"{float(excess(each)):.4f} ({float(share(each)):.0%})" for each in towards]
+            body.append([trust_name(ranking), _named(place), *means, *scenes])
+    header = ("trust model", "row", "share of the gap", "share of what can be closed")
+    return (*header, *(f"{titled(a)}: excess loss (share)" for a in results)), body
+
+
+def best_beside(answer: Answer, ranking: str) -> tuple[Place, Losses, Losses] | None:
+    """The row of a trust model with the least test loss in a scene, as in `beside_limits`; None where there is none."""
+    every = [(place, losses[0], towards[0]) for place, losses, towards in beside_limits([answer], ranking)]
+    return min(every, key=lambda each: float(each[1]["loss"].mean()), default=None)
+
+
+def limit_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: of every trust model and scene the limit and the best row."""
+    body = []
+    for answer in results:
+        for ranking in RANKINGS:
+            if (best := best_beside(answer, ranking)) is not None:
+                left = over_scenes(excess, [best[1]])
+                numbers = [f"{limit(answer, ranking):.2g}", f"{left.middle:.4f} [{left.low:.4f}, {left.high:.4f}]"]
+                closed = percent(over_scenes(share, [best[2]]))
+                body.append([titled(answer), trust_name(ranking), _named(best[0]), *numbers, closed])
+    return ("scene", "trust model", "best row", "limit", "excess loss", "share of what can be closed"), body
+
+
+def trust_name(ranking: str) -> str:
+    """As tables and pictures have it.
+
+    >>> trust_name("coalitions:2"), trust_name("ldp"), trust_name("central")
+    ('coalitions of 2', 'LDP', 'central')
+    """
+    return ranking.upper() if ranking in ("ldp", "pndp") else ranking.replace(":", " of ")
+
+
+def _named(place: Place) -> str:
+    """The row, and its model where that is the last one."""
+    return place[0] if place[1] == "released" else ", ".join(place)
+
+
+def percent(estimate: Estimate) -> str:
+    """With its interval."""
+    return f"{estimate.middle:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
 
 
 def scene_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -237,13 +314,22 @@ def write(out: Path) -> str:
             if lines(some, ranking):
                 header, body = by_task(some, ranking)
                 parts.append(f"**By task: {words}; {kind}**\n\n{markdown(header, body)}")
-                name = f"tasks-{ranking}-{kind}".replace(",", "").replace(" ", "-")
+                name = f"tasks-{ranking}-{kind}".replace(",", "").replace(" ", "-").replace(":", "-")
                 files.atomic_write_text(out / f"{name}.csv", as_csv(header, body))
     parts.append(by_scene(results))
     for answer in results:
         if answer["counts"]:
             places = dict.fromkeys((row["label"], row["measure"]) for row in answer["rows"] if row["label"] != NO_NOISE)
             parts.append(by_rate(answer, places))
+    counting = [answer for answer in results if answer["counts"]]
+    tables = {"limits": limit_cells(counting)}
+    for graph in dict.fromkeys(answer["graph"] for answer in counting):
+        nodes = graph.partition(",")[0].replace(":n=", "-")
+        tables[f"trust-{nodes}"] = by_trust([answer for answer in counting if answer["graph"] == graph])
+    for name, table in tables.items():
+        if table[1]:
+            parts.append(markdown(*table))
+            files.atomic_write_text(out / f"{name}.csv", as_csv(*table))
     text = "\n".join(parts)
     files.atomic_write_text(out / "tables.md", text)
     files.atomic_write_text(out / "scenes.csv", as_csv(*scene_cells(results)))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _scenes import INDEPENDENT, MEASURES, NO_NOISE, ROWS, Row, Scene
+from _scenes import DELTA, INDEPENDENT, MEASURES, NO_NOISE, ROWS, Row, Scene
 
 from mfdl import files
 from mfdl.runs import Cell, Engine, Store, Tuning, run_cells
@@ -95,7 +95,9 @@ class Trial:
         return {key: self.losses(*key, seeds) for key in keys}
 
     def choose(self, labels: Sequence[str]) -> None:
-        """The rate of each of these rows, for each of its measures apart."""
+        """The rate of each of these rows, for each of its measures apart; that of another row where a row says so."""
+        followers = {label: leader for label in labels if (leader := self.rows[label].rate_of)}
+        labels = [label for label in labels if label not in followers]
         places = {f"{label}, {measure}": (label, measure) for label in labels for measure in self.rows[label].measures}
         grids = {name: list(self.rows[label].rates or self.plan.rates) for name, (label, _) in places.items()}
         groups = {name: [(*places[name], rate) for rate in grid] for name, grid in grids.items()}
@@ -108,6 +110,8 @@ class Trial:
                 grids[name] = sorted({*grids[name], pair[1][2]})
                 best[name] = ordered({key: losses[key] for key in pair}, self.plan.tuning.by)[0]
         self.chosen |= {places[name]: key[2] for name, key in best.items()}
+        for label, leader in followers.items():
+            self.chosen |= {(label, measure): self.chosen[leader, measure] for measure in self.rows[label].measures}
 
     def tuned(self, label: str, measure: str) -> float:
         """Mean loss of the chosen rate on the seeds it was chosen on."""
@@ -129,6 +133,7 @@ class Trial:
         return {
             **{name: getattr(self.scene, name) for name in ("name", "task", "graph", "partition")},
             "epsilon": self.epsilon,
+            "delta": DELTA,
             "cost_of_noise": self.cost,
             "counts": self.cost >= self.plan.counts_from,
             "rows": [row for row in rows if row["losses"]],
@@ -139,7 +144,8 @@ class Trial:
         row, tested = self.rows[label], (label, rate, self.plan.seeds[0]) in self._records
         design = self.scene.design(row)
         losses = self.losses(label, measure, rate, self.plan.seeds).tolist() if tested else []
-        record = self._records[label, rate, self.plan.tuning.first_seed]
+        seeds = (self.plan.tuning.first_seed, self.plan.seeds[0])
+        record = next(self._records[key] for seed in seeds if (key := (label, rate, seed)) in self._records)
         guarantee = {name: record.get(name) for name in ("mu", "epsilon", "delta", "adjacency", "trust", "guarantee")}
         return {
             "label": label,
@@ -200,7 +206,7 @@ def compared(
     labels = [row.label for row in rows if scene.has(row)]
     first = [label for label in (NO_NOISE, INDEPENDENT) if label in labels]
     for epsilon in scene.epsilons:
-        trial = Trial(scene, epsilon, store, engine, plan)
+        trial = Trial(scene, epsilon, store, engine, plan, {row.label: row for row in rows})
         trial.choose(first)
         say(f"{scene.name}, epsilon {epsilon:g}: noise costs a factor {trial.cost:.3f}")
         if trial.cost >= plan.counts_from:

@@ -31,10 +31,13 @@ class Row:
     Attributes:
         design: as `mfdl.planning.Design.parse` reads it.
         measures: which of its models are tuned and tested.
-        rankings: trust models whose table it stands in; the first is the one it is held to.
+        rankings: trust models whose table it stands in; the first is the one it is held to. "coalitions:2" is
+            coalitions of two nodes.
         preconditioned: with the public preconditioner of the task; clip_norm: of the gradient of one record.
         options: of the run, beside those of its design.
         rates: that tuning starts with; none: those of the plan.
+        rate_of: label of the row whose rate it takes, instead of tuning.
+        few_nodes: only on graphs of `FEW_NODES`, or only on others; None: on all.
     """
 
     label: str
@@ -45,6 +48,14 @@ class Row:
     clip_norm: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
     rates: tuple[float, ...] = ()
+    rate_of: str = ""
+    few_nodes: bool | None = None
+
+    @property
+    def trust(self) -> dict[str, Any]:
+        """The options of its trust model."""
+        name, _, size = self.rankings[0].partition(":")
+        return {"trust": name, "coalition_size": int(size)} if size else {"trust": name}
 
     @property
     def batches(self) -> str:
@@ -59,6 +70,12 @@ SECRET_AVERAGE = "encoder for balls-in-bins and the average"
 NO_NOISE_FULL = "no noise; full batches; 5 rounds"
 FULL_BATCHES, SEVERAL_ROUNDS = "full batches", "full batches; 5 rounds"
 GEOMETRY, MIXED = (f"full batches; {rounds} rounds; preconditioned" for rounds in (5, 20))
+MANY_ROUNDS = "full batches; 20 rounds"
+ROUNDS = {FULL_BATCHES: FULL, SEVERAL_ROUNDS: f"{FULL},rounds=5", MANY_ROUNDS: f"{FULL},rounds=20"}
+SEEDS_PUBLIC, SEEDS_BINS = "DECOR; public batches; coalitions of 1", "DECOR with balls-in-bins; coalitions of 1"
+FEW_NODES, FEW = "n=25", "b=1,k=4,rounds=4"
+"""A graph and steps that are few enough for coalitions of three, and for noise on every message."""
+FEW_STEPS, MESSAGES = "DP-D-SGD; 4 full batches; 4 rounds", "trust-optimal; 4 full batches; 4 rounds"
 ROWS = {
     row.label: row
     for row in (
@@ -91,9 +108,57 @@ ROWS = {
         Row("kronecker", f"kronecker,{BATCHES}", BOTH, OUTSIDE),
         Row("CorN with balls-in-bins", f"corn@released,bins,{BATCHES}", BOTH, OUTSIDE),
         Row("kronecker with balls-in-bins", f"kronecker-bins,bins,{BATCHES}", BOTH, OUTSIDE),
-        Row("CorN; full batches", f"corn,{FULL}", rankings=OUTSIDE),
+        *(Row(f"CorN; {name}", f"corn,{design}", rankings=OUTSIDE) for name, design in ROUNDS.items()),
+        Row(SEEDS_BINS, f"decor,bins,{BATCHES}", rankings=("coalitions:1",), rate_of="CorN with balls-in-bins"),
+        Row(SEEDS_PUBLIC, f"decor,{BATCHES}", rankings=("coalitions:1",), rate_of="CorN"),
+        *(
+            Row(
+                f"DECOR; {name}; coalitions of 1",
+                f"decor,{design}",
+                rankings=("coalitions:1",),
+                rate_of=f"CorN; {name}",
+            )
+            for name, design in ROUNDS.items()
+        ),
+        *(
+            Row(
+                f"DECOR; {MANY_ROUNDS}; coalitions of {q}",
+                f"decor,{ROUNDS[MANY_ROUNDS]}",
+                rankings=(f"coalitions:{q}",),
+                rate_of=f"CorN; {MANY_ROUNDS}",
+                few_nodes=True,
+            )
+            for q in (2, 3)
+        ),
+        Row("CDP; public batches", f"cdp,{BATCHES}", rankings=("central",)),
+        Row("CDP; full batches", f"cdp,{FULL}", rankings=("central",)),
+        Row(FEW_STEPS, f"dp-dsgd,{FEW}", rankings=("pndp",), few_nodes=True),
+        Row(MESSAGES, f"trust-optimal,{FEW}", rankings=("pndp",), rate_of=FEW_STEPS, few_nodes=True),
     )
 }
+
+
+def _of_table(label: str, *, few: bool | None = None, low: bool = False, last: bool = False) -> Row:
+    """A row as the table of all trust models has it: one of its models, rates near those that others had."""
+    row = ROWS[label]
+    measures = row.measures if label == NO_NOISE else ("last",) if last else ("released",)
+    rates = () if row.rate_of else LOW_RATES if low else HIGH_RATES
+    return dataclasses.replace(row, measures=measures, rates=rates, few_nodes=row.few_nodes if few is None else few)
+
+
+LOW_RATES, HIGH_RATES = (0.0464, 0.1, 0.215, 0.464), (0.215, 0.464, 1.0, 2.15, 4.64)
+TRUST_ROWS = (
+    *(_of_table(label) for label in (NO_NOISE, NO_NOISE_FULL, MANY_ROUNDS, f"CorN; {MANY_ROUNDS}")),
+    *(_of_table(label, low=True, last=True) for label in (INDEPENDENT, REFERENCE)),
+    *(_of_table(f"DECOR; {MANY_ROUNDS}; coalitions of {q}") for q in (1, 2, 3)),
+    *(_of_table(label) for label in (FEW_STEPS, MESSAGES)),
+    *(_of_table(label, few=False, low=True) for label in (SECRET_INDEPENDENT, "CorN", "CorN with balls-in-bins")),
+    *(_of_table(label, few=False) for label in (FULL_BATCHES, SEVERAL_ROUNDS)),
+    *(_of_table(f"CorN; {name}", few=False) for name in (FULL_BATCHES, SEVERAL_ROUNDS)),
+    *(_of_table(f"DECOR; {name}; coalitions of 1", few=False) for name in (FULL_BATCHES, SEVERAL_ROUNDS)),
+    *(_of_table(label, few=False) for label in (SEEDS_BINS, SEEDS_PUBLIC, "CDP; public batches", "CDP; full batches")),
+)
+"""The table of all trust models, with the rows that it is measured against."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +186,9 @@ class Scene:
         return dataclasses.replace(design, **few, mechanism=mechanism, release_model="average:2")
 
     def has(self, row: Row) -> bool:
-        """Whether the row can be run: its preconditioner is public."""
-        return not row.preconditioned or self.task in PRECONDITION
+        """Whether the row can be run: its preconditioner is public, and the graph small enough."""
+        of_size = self.short or row.few_nodes in (None, self.graph.endswith(FEW_NODES))
+        return of_size and (not row.preconditioned or self.task in PRECONDITION)
 
     def config(self, row: Row, epsilon: float, rate: float, seed: int, device: str | None = None) -> Experiment:
         """One run, evaluated once, at its end."""
@@ -130,6 +196,7 @@ class Scene:
         return Experiment(
             **design.options(),
             **row.options,
+            **row.trust,
             graph=self.graph,
             task=self.task,
             partition=self.partition,
@@ -139,7 +206,6 @@ class Scene:
             clip_norm=row.clip_norm,
             epsilon=epsilon,
             delta=DELTA,
-            trust=row.rankings[0],
             learning_rate=rate,
             seeds=1,
             first_seed=seed,
@@ -147,7 +213,12 @@ class Scene:
         )
 
 
-GRAPHS = {"ego": "ego-facebook", "er": "erdos-renyi:n=100,p=0.1,seed=0", "torus": "torus:n=100"}
+GRAPHS = {
+    "ego": "ego-facebook",
+    "er": "erdos-renyi:n=100,p=0.1,seed=0",
+    "torus": "torus:n=100",
+    "torus25": "torus:n=25",
+}
 TASKS = ("housing-linear", "logistic", "a9a", "housing-mlp", "mnist")
 SKEWED = "dirichlet:alpha=1,min_records=16"
 QUICK = Scene("quick", "digits", "ring:n=4", short=True)

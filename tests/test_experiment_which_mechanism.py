@@ -5,6 +5,7 @@ import math
 
 import _comparison_picture as picture
 import _comparison_tables as tables
+import _limits as limits
 import _protocol as protocol
 import _scenes as scenes
 import numpy as np
@@ -82,6 +83,14 @@ def test_a_rate_that_diverges_is_the_worst():
     assert trial.chosen["MAFALDA", "last"] == 0.0464
 
 
+def test_a_row_that_follows_another_has_its_rate_and_is_not_tuned():
+    trial, requested = made_up(lambda *run: (valley(0.1)(run[1]),) * 2)
+    follower = "DECOR; full batches; coalitions of 1"
+    trial.choose([follower, "CorN; full batches"])
+    assert trial.chosen[follower, "released"] == trial.chosen["CorN; full batches", "released"] == 0.1
+    assert follower not in {label for label, _, _ in requested}
+
+
 # ---- scenes ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", which.SCENES)
 def test_scenes_are_named_by_what_they_are(name):
@@ -107,7 +116,7 @@ def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row
     config = place.config(row, 0.726, 0.1, 7)
     assert (config.precondition is not None) == row.preconditioned
     entry = registry.find_entry(*config.mechanisms)
-    assert not entry.models or row.rankings[0] in entry.models
+    assert not entry.models or row.trust["trust"] in entry.models
     assert "," not in row.label  # --rows splits there
 
 
@@ -179,8 +188,8 @@ def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
         for (label, measure), values in losses.items()
     ]
     rates = [{"label": r["label"], "measure": r["measure"], "lr": 0.1, "loss": 1.0} for r in rows]
-    of = {"name": name, "task": name.split("/")[0], "graph": "g", "partition": partition, "epsilon": epsilon}
-    return {**of, "cost_of_noise": 1.5, "counts": counts, "rows": rows, "rates": rates}
+    of = {"name": name, "task": name.split("/")[0], "graph": "ring:n=4", "partition": partition, "epsilon": epsilon}
+    return {**of, "delta": 1e-5, "cost_of_noise": 1.5, "counts": counts, "rows": rows, "rates": rates}
 
 
 def some(factor=0.7, **more):
@@ -264,6 +273,78 @@ def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
     _, body = tables.by_task([better], "ldp")
     reference, best = next(cells[-1] for cells in body if cells[:2] == ["MAFALDA", "released"]).split(";")
     assert float(best.strip("% ")) < float(reference.partition("%")[0])
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+@given(10, variance=st.floats(1e-3, 10.0), seed=st.integers(0, 100))
+def test_the_limit_is_the_excess_loss_of_the_best_shrunk_newton_step(variance, seed):
+    rng = np.random.default_rng(seed)
+    eigenvalues, distances = 10.0 ** rng.uniform(-2, 1, 3), rng.uniform(0.1, 3, 3)
+    loss = limits.Quadratic(eigenvalues, distances, 1, 0.0, 0.0)
+    noise = rng.normal(size=(200_000, 3)) * variance**0.5
+    step = distances + noise / eigenvalues  # from the start, along each direction
+
+    def mean_excess(shrink):
+        return float((0.5 * eigenvalues * (shrink * step - distances) ** 2).mean(axis=0).sum())
+
+    gains = eigenvalues**2 * distances**2
+    best = gains / (gains + variance)
+    assert_allclose(mean_excess(1.0), loss.newton(variance), rtol=0.03)
+    assert_allclose(mean_excess(best), loss.limit(variance), rtol=0.03)
+    for other in (best * 0.8, np.minimum(1.0, best * 1.2), 0.0):
+        assert mean_excess(other) >= loss.limit(variance) * 0.97
+    assert loss.limit(variance) <= min(loss.newton(variance), float((0.5 * eigenvalues * distances**2).sum()))
+
+
+@pytest.mark.parametrize("ranking", ["ldp", "eavesdropper", "coalitions:1", "coalitions:2", "pndp", "central"])
+def test_no_mechanism_has_less_noise_in_the_mean_than_the_limit_and_one_comes_near_it(ranking):
+    """One step on a complete graph; DECOR with much pairwise noise where nodes share seeds."""
+    n, mu, (name, _, size) = 6, 0.7, ranking.partition(":")
+    dynamics, once = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(f"complete:n={n}")), mfdl.EveryStep(1)
+    seeds = {"sigma_ldp": 1.0, "sigma_cor": 300.0}
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, once)
+    if name not in ("ldp", "central"):
+        algorithm = mfdl.algorithms.decor(dynamics, once, **seeds)
+    trust = mfdl.trust.named(name, coalition_size=int(size) if size else None)
+    release = "average" if name == "central" else None
+    privacy = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0, release=release)
+    std = mfdl.calibrate(algorithm, privacy, mu=mu).noise_std
+    bound = limits.least_noise_std(1.0, mu, 1, n, limits.colluders(ranking, n)) ** 2  # one record a node
+    measured = std**2 / n  # private noise alone does not cancel in the mean
+    assert bound * (1 - 1e-6) <= measured <= bound * 1.01
+
+
+def test_the_optimum_of_a_task_is_one_and_its_curvature_that_of_the_loss():
+    known = limits.quadratic("logistic:dimension=3,train_records=200,margin=2")
+    assert known.optimum < known.start == pytest.approx(math.log(2))
+    assert len(known.eigenvalues) == 4  # three weights and a bias; moving both scores alike changes nothing
+    gain = 0.5 * (known.eigenvalues * known.distances**2).sum()
+    assert gain == pytest.approx(known.start - known.optimum, rel=0.5)
+
+
+def test_a_row_at_its_limit_has_closed_all_that_can_be_closed(monkeypatch):
+    monkeypatch.setattr(tables, "limit", lambda answer, ranking: 0.1)
+    drawn = some()
+    best = tables.without_noise(drawn, ["no noise"])
+    drawn["rows"] += answer("logistic/ego", {("CDP; full batches", "released"): best + 0.1})["rows"]
+    header, body = tables.by_trust([drawn])
+    (line,) = [line for line in body if line[0] == "central"]
+    assert line[3].startswith("100% [100%, 100%]")
+    assert len(header) == len(line)
+    (closed,) = [line for line in tables.limit_cells([drawn])[1] if line[1] == "central"]
+    assert (closed[2], closed[3], closed[4]) == ("CDP; full batches", "0.1", "0.1000 [0.1000, 0.1000]")
+    monkeypatch.setattr(tables, "limit", lambda answer, ranking: None)
+    assert tables.by_trust([drawn])[1] == tables.limit_cells([drawn])[1] == []
+
+
+def test_the_picture_of_limits_has_a_panel_for_each_scene_and_a_tick_for_each_trust_model(monkeypatch):
+    for module in (tables, picture):
+        monkeypatch.setattr(module, "limit", lambda answer, ranking: 0.1)
+    figure = picture.draw_limits([some(), some()])
+    assert len(figure.axes) == 2
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["LDP", "eavesdropper"]
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class ReleaseLimit:
     ) -> ReleaseLimit:
         """Under the trust model of `privacy`. Args: records: N of each node; distance: D along each direction."""
         q = colluding_nodes(privacy.trust, num_nodes)
-        std = privacy.record_shift / (mu * records * (num_nodes * (num_nodes - q)) ** 0.5)
+        std = least_noise_std(privacy.record_shift, mu, records, num_nodes, q)
         if curvature is None:
             return cls(std, q, None)
         eigenvalues, weights = np.asarray(curvature.eigenvalues), np.asarray(curvature.weights)
@@ -68,6 +68,11 @@ class ReleaseLimit:
             f"Limit of one release of the mean gradient at this budget: {loss}noise std {self.noise_std:.3g}, if the "
             f"attacker sees the mean and knows the secrets of {self.colluders} nodes; quadratic loss, nothing clipped."
         )
+
+
+def least_noise_std(record_shift: float, mu: float, records: float, num_nodes: int, colluders: int) -> float:
+    """d / (mu N sqrt(n (n - q))), of the mean over the nodes; records: N of each node."""
+    return record_shift / (mu * records * (num_nodes * (num_nodes - colluders)) ** 0.5)
 
 
 def colluding_nodes(trust: TrustModel, num_nodes: int) -> int:
