@@ -18,7 +18,7 @@ import numpy as np
 from _limits import limit
 from _paired_statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
 from _protocol import RESULT
-from _scenes import MEASURES, NO_NOISE, REFERENCE, ROWS
+from _scenes import FEW_NODES, MEASURES, NO_NOISE, REFERENCE, ROWS
 
 from mfdl import files
 from mfdl.runs.output import versions
@@ -323,9 +323,9 @@ def write(out: Path) -> str:
             parts.append(by_rate(answer, places))
     counting = [answer for answer in results if answer["counts"]]
     tables = {"limits": limit_cells(counting)}
-    for graph in dict.fromkeys(answer["graph"] for answer in counting):
-        nodes = graph.partition(",")[0].replace(":n=", "-")
-        tables[f"trust-{nodes}"] = by_trust([answer for answer in counting if answer["graph"] == graph])
+    for few in (False, True):
+        some = [answer for answer in counting if answer["graph"].endswith(FEW_NODES) == few]
+        tables["trust-few-nodes" if few else "trust"] = by_trust(some)
     for name, table in tables.items():
         if table[1]:
             parts.append(markdown(*table))
