@@ -14,8 +14,6 @@ from scipy.sparse import csr_array
 from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
 from ..spec import parse
-from .edge_lists import integer_edges
-from .graph_files import looks_like_a_file, read_graph
 from .named import GRAPHS, build, build_sparse
 from .simple_graphs import SparseGraph, from_networkx, in_label_order, is_networkx, keep_largest_component, nx_name
 
@@ -82,9 +80,12 @@ def load_sparse(
 def _read_sparse(source: str | os.PathLike[str] | nx.Graph, data_home: str | os.PathLike[str] | None) -> SparseGraph:
     if isinstance(source, str) and parse(source).name in GRAPHS:
         return build_sparse(source.strip(), data_home)
-    if isinstance(source, str | os.PathLike) and (pairs := integer_edges(Path(source))) is not None:
-        labels, ends = np.unique(pairs, return_inverse=True)
-        return SparseGraph.from_edges(tuple(labels.tolist()), ends.reshape(-1, 2), Path(source).name)
+    if isinstance(source, str | os.PathLike):
+        from .edge_lists import integer_edges  # readers load with the first file
+
+        if (pairs := integer_edges(Path(source))) is not None:
+            labels, ends = np.unique(pairs, return_inverse=True)
+            return SparseGraph.from_edges(tuple(labels.tolist()), ends.reshape(-1, 2), Path(source).name)
     return SparseGraph.from_networkx(_read(source, data_home))
 
 
@@ -97,6 +98,8 @@ def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
         raise InvalidInput(
             f"graph must be a spec such as 'ring:n=16', a path or a networkx graph, got {type(source).__name__}."
         )
+    from .graph_files import looks_like_a_file, read_graph
+
     if isinstance(source, str):
         spec, name = source.strip(), parse(source).name
         if name in GRAPHS:

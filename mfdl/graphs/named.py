@@ -20,7 +20,6 @@ from scipy.sparse.csgraph import connected_components
 from .. import check
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
-from .graph_files import read_graph
 from .simple_graphs import Edge, SparseGraph, is_networkx, keep_largest_component, simple_graph
 
 if TYPE_CHECKING:
@@ -108,6 +107,7 @@ def florentine() -> Built:
 def ego_facebook(data_home: str | os.PathLike[str] | None) -> Built:
     """Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)."""
     from .. import data
+    from .graph_files import read_graph
 
     return keep_largest_component(read_graph(data.fetch("facebook/414.edges", data_home), GRAPHS))
 
