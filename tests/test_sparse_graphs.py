@@ -13,7 +13,7 @@ from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 from mfdl import Cyclic, Privacy, algorithms, gossip, graphs, losses, tasks, trust
 from mfdl.decor_search import corollary_noise
 from mfdl.gossip import randomized
-from mfdl.graphs import loading, named
+from mfdl.graphs import edge_lists, named
 from mfdl.graphs.edge_lists import integer_edges
 from mfdl.node_covariances import algebraic_connectivity_after_deletion, incidence, laplacian, laplacians_after_deletion
 from mfdl.testing import connected_graphs
@@ -53,7 +53,7 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
     path.write_bytes("".join(f"{a}{separator}{b}{end}" for a, b in edges).encode())
     assert_array_equal(integer_edges(path, 0), edges)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "integer_edges", lambda path: integer_edges(path, 0))
+        patch.setattr(edge_lists, "integer_edges", lambda path: integer_edges(path, 0))
         assert_same(graphs.load_sparse(path), graphs.load(path))
 
 
