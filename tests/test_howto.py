@@ -65,7 +65,7 @@ def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_every_dotted_name_of_the_pages_resolves_after_import_mfdl_alone():
-    pages = [PAGES.parent / "README.md", *sorted(PAGES.glob("*.md"))]
+    pages = [PAGES.parent / "README.md", *sorted(PAGES.glob("*.md")), *sorted(PAGES.glob("tables/*.csv"))]
     names = sorted(dotted_names(text_of(pages)))
     assert {"mfdl.objective.Probes", "mfdl.training.distributed.ranks", "mfdl.dynamics.schedule"} <= set(names)
     in_fresh_interpreter(unresolved, names)
