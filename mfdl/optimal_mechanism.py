@@ -42,7 +42,8 @@ class GainOverLDP(Shown):
 
     Attributes:
         ldp: variance of LDP's best noise in the models, calibrated under LDP; rescaled: of the same noise, calibrated
-            under the trust model; optimal: of the mechanism. Summed over the counted models, at a learning rate of 1.
+            under the trust model, infinite if attackers know it; optimal: of the mechanism. Summed over the counted
+            models, at a learning rate of 1.
         mu: what the mechanism guarantees against other attackers, in words.
     """
 
@@ -66,7 +67,9 @@ class GainOverLDP(Shown):
         total, accounting, noise = (f"{round(share, 4) + 0.0:.1%}" for share in shares)  # + 0.0: no minus zero
         lines = [
             f"{total} less variance in the models than LDP's best noise",
-            f"{accounting} by accounting, then {noise} by better noise",
+            f"{accounting} by accounting, then {noise} by better noise"
+            if math.isfinite(self.rescaled)
+            else "which does not protect here: attackers know the noise of a node",
             *(f"mu {rounded_up(mu, 3)} against {attacker}" for attacker, mu in self.mu.items()),
         ]
         return "\n  ".join(lines)
@@ -93,9 +96,10 @@ class Optimized(Mechanism):
         under_ldp = aim.under(LDP())
         ldp = under_ldp.mechanism(seen, under_ldp.losses(seen))
         placed = _in_first_messages(seen, published=aim.published)
-        rescaled = aim.mechanism(placed, aim.losses(placed))
-        before, after, now = map(aim.variance, (ldp, rescaled, self))
-        return GainOverLDP(before, after, now, self._against_others(aim))
+        computed, rescaled = aim.losses(placed), math.inf
+        if math.isfinite(computed.worst.squared):
+            rescaled = aim.variance(aim.mechanism(placed, computed))
+        return GainOverLDP(aim.variance(ldp), rescaled, aim.variance(self), self._against_others(aim))
 
     def _against_others(self, aim: Aim) -> dict[str, float]:
         algorithm, n = self.algorithm, self.algorithm.num_nodes

@@ -40,6 +40,28 @@ def test_the_gain_is_split_and_beside_it_stand_stronger_attackers():
     assert repr(mechanism).count("\n") == 6
 
 
+def test_noise_that_attackers_know_is_no_gain_to_compare_with_and_slots_without_noise_have_batches():
+    """An attacker who knows the noise of node 3: LDP's noise, placed on first messages, protects nothing."""
+
+    def known(algorithm):
+        return algorithm.noise.holders().toarray()[:, [0, 3]].any(axis=1)
+
+    def heard(algorithm):
+        rounds, sender = np.arange(len(algorithm.rounds))[:, None] % 3, algorithm.message_sender
+        return np.isin(sender, [1, 5]) | (np.isin(sender, [2, 4]) & (rounds == 1)) | (rounds == 2)
+
+    options = {"known_gradients": np.arange(6) == 0, "attackers": [0], "name": "mine"}
+    seen = TrustModel.from_masks(seen=heard, known_noise=known, **options)
+    gain = optimized(dynamics("ring:n=6", 2), EveryStep(1), seen).gain
+    assert gain.rescaled == np.inf
+    assert "does not protect here" in repr(gain)
+    near = TrustModel.from_masks(seen=lambda algorithm: np.isin(algorithm.message_sender, [1, 5]), **options)
+    algorithm = optimized(dynamics("ring:n=6"), EveryStep(2), near).algorithm
+    assert algorithm.name == "mafalda"
+    assert algorithm.noise.slots_per_step == 18
+    assert set(algorithm.with_divisors([2.0] * 6).divisors) == {2.0}
+
+
 def test_a_weaker_attacker_gains_by_accounting_too():
     rounds = np.zeros((3, 4), dtype=bool)
     rounds[1, 1] = True  # after one round of averaging

@@ -443,20 +443,26 @@ class LinearAlgorithm(Shown):
         return divided.known_plain() if self.is_plain else divided
 
     def _slot_owners(self) -> NDArray[np.intp]:
-        """The only node that holds all noise of each slot, shape (slots per step,); InvalidInput if there is none."""
+        """The only node that holds all noise of each slot, shape (slots per step,), node 0 for a slot without noise.
+
+        Raises: InvalidInput: a slot has noise that no node holds alone, or several.
+        """
         if self.noise.slots_per_step == self.num_nodes:
             return np.arange(self.num_nodes)
         columns = self.noise.pattern().astype(int)
         users = sp.csr_array(columns @ self.holders.astype(int))
         users.data = users.data == np.repeat(columns.sum(axis=1), np.diff(users.indptr))  # holds every column
         users.eliminate_zeros()
-        if (np.diff(users.indptr) != 1).any():
+        held, noisy = np.diff(users.indptr), np.diff(columns.indptr) > 0
+        if (held[noisy] != 1).any():
             raise InvalidInput(
                 f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots, "
                 f"not each with noise of one of the {self.num_nodes} nodes; say noise_on_messages=True if noise is "
                 "added to messages."
             )
-        return np.asarray(users.indices, dtype=np.intp)
+        owners = np.zeros(len(noisy), dtype=np.intp)
+        owners[noisy] = users.indices[np.repeat(noisy, held)]
+        return owners
 
     @property
     def content_hash(self) -> str:
