@@ -34,9 +34,9 @@ FEW = 32  # random combinations by which a model is told from rows seen before i
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
-    A model whose gradient is known counts too: the gradient shows as much of it as it depends on. A bare view has the
-    models and the times of rows that it was given with. False also where it has none, and for a view that is too large.
-    Mostly a model of the second step is outside, as few random combinations of the columns show.
+    Of floats and of the fractions that they stand for. A model whose gradient is known counts too: the gradient shows
+    as much of it as it depends on. A bare view has models and times of rows as given. False also where
+    it has none, and for a view that is too large. A model of the second step is mostly outside, as few columns show.
     """
     if not isinstance(view, AlgorithmView):
         return view.models is not None and _given_models_are_spanned(view, view.models)
@@ -46,7 +46,9 @@ def spans_models(view: View) -> bool:
     few = _Rows.from_view(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second + 1))
     if not few.span(np.asarray(view.known_gradients.any(axis=0)), steps=2):
         return False
-    return all(_Rows.from_view(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
+    fractions = frozenset((meant_entries(view) or {}).items()) or None  # the number may be of these
+    fields = (_Field(prime, stand_for) for stand_for in {None, fractions} for prime in PRIMES)
+    return all(_Rows.from_view(view, field).span(view.known_gradients.ravel()) for field in fields)
 
 
 StandFor = Mapping[float, Fraction] | None

@@ -154,6 +154,13 @@ def test_maps_count_as_they_are():
     assert is_adaptive(trust.Central().view(average, 0))
 
 
+def test_models_that_only_rounded_weights_show_are_not_seen():
+    """The number is of fractions, by which 4 of 5 dimensions are seen: 1.363, where sqrt(2) is proven."""
+    W = np.array([[4, 2, 2, 2], [2, 5, 3, 0], [2, 3, 5, 0], [2, 0, 0, 8]]) / 10
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), 0.3, gossip_rounds=3), EveryStep(2))
+    assert not is_adaptive(trust.SecureSum([2]).view(algorithm, 0, release="none"))
+
+
 def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
     """Two gossip rounds on two nodes that average fully: the first message seen gives the model, by ranks alone."""
     algorithm = algorithms.muffliato(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), SCHEME, gossip_rounds=2)
