@@ -4,9 +4,9 @@ Gaussian: at a precision that leaves no doubt about rounding.
 
 Balls-in-bins without correlation, that is random allocation of one Gaussian shift to one of b places, by merged atoms.
 In: the shift over the std of the noise, b, epsilon or delta, a direction. Out: hockey sticks, and epsilon, never above
-the true ones. Every divergence is E f(W_1 + .. + W_b) / b with f convex (`mfdl.privacy.curves.allocation`). Where that
-module spreads W on a linear grid and convolves by Fourier transforms, this merges atoms into their mean in cells of an
-asinh grid, which lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
+the true ones. Every divergence is E f(W_1 + .. + W_b) / b with f convex (`privacy.curves.random_allocation`). Where
+that module spreads W on a linear grid and convolves by Fourier transforms, this merges atoms into their mean in cells
+of an asinh grid, which lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
 
 Balls-in-bins with correlated noise. In: M of two bins, means in the plane, or an encoder with its bins. Out: hockey
 sticks, by integration over the plane of the means (exact up to the grid), by samples with a standard error, and by
