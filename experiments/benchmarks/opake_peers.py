@@ -181,7 +181,7 @@ def gradients() -> None:
         x = torch.tensor(numbers.normal(size=(1, batch, widths[0])), dtype=torch.float32)
         y = torch.tensor(numbers.integers(0, widths[-1], (1, batch)))
         model = PerRecordModel(torch.nn.Sequential(*layers[:-1]), torch.nn.functional.cross_entropy)
-        way, present = RecordClipping.of(model, x[0, 0], y[0, 0]), torch.ones(1, batch, dtype=torch.bool)
+        way, present = RecordClipping.from_model(model, x[0, 0], y[0, 0]), torch.ones(1, batch, dtype=torch.bool)
         rows = model.initial_row()[None]
         ours = float(way.sums(rows, x, y, present, clip_norm).double().norm())
         times = cpu_seconds(functools.partial(way.sums, rows, x, y, present, clip_norm))

@@ -48,7 +48,7 @@ def measured(spec: str) -> list[Row]:
         models = runs[0].seeds[0].models
         alone = models if alone is None else alone
         np.testing.assert_allclose(models, alone, rtol=1e-4, atol=1e-5)
-        shares = None if count == 1 else Shares.of(algorithm, count)
+        shares = None if count == 1 else Shares.from_algorithm(algorithm, count)
         sent = group.sent_bytes / (REPEATS + 1) / STEPS  # by the leader, in a step
         speeds = [run.node_steps_per_second for run in runs]
         row = {

@@ -86,7 +86,7 @@ def batch(instance: TaskInstance) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     return instance.features[:, 0], instance.targets[:, 0], instance.mask[:, 0]
 
 
-def dsgd(nodes: int, participation: mfdl.Participation) -> mfdl.Mechanism:
+def dsgd(nodes: int, participation: mfdl.participation.Participation) -> mfdl.Mechanism:
     """DP-DSGD on a torus or a ring."""
     gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load(f"{'torus' if nodes == 100 else 'ring'}:n={nodes}"))
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip, learning_rate=RATE), participation)

@@ -25,7 +25,7 @@ from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
 if TYPE_CHECKING:
-    from .factorized import Solved
+    from .linear_algorithm import CertifiedNoise
 
 
 def decentralized(
@@ -34,7 +34,7 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator | None = None,
     *,
-    factorization: Solved | None = None,
+    factorization: CertifiedNoise | None = None,
 ) -> LinearAlgorithm:
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)

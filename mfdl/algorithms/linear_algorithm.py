@@ -23,7 +23,7 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from ..factorization.seeded_covariances import SpatialFactorization
     from ..factorization.spatio_temporal import SpatioTemporalFactorization
     from ..factorization.trust_noise import LocalCovariances
+
+    CertifiedNoise: TypeAlias = (
+        Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization | LocalCovariances
+    )
 
 Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
@@ -101,14 +105,7 @@ class LinearAlgorithm(Shown):
     model_from_state: sp.csr_array
     message_sender: NDArray[np.intp]
     divisors: FloatArray
-    factorization: (
-        Factorization
-        | NodeFactorizations
-        | SpatialFactorization
-        | SpatioTemporalFactorization
-        | LocalCovariances
-        | None
-    ) = None
+    factorization: CertifiedNoise | None = None
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
@@ -249,7 +246,7 @@ class LinearAlgorithm(Shown):
         )
 
     def known_plain(self) -> LinearAlgorithm:
-        """Marks the algorithm as plain, for builders whose rounds are those of `dynamics.rounds`."""
+        """Marks the algorithm as plain, for builders whose rounds are those of `PlainRounds`."""
         vars(self)["is_plain"] = True
         return self
 
@@ -422,7 +419,7 @@ class LinearAlgorithm(Shown):
         return Workload(self, rows)
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
-        """H of noise on gradients over time x nodes, see `noise_error.error_gram`: what `factorize` minimises."""
+        """H of noise on gradients over time x nodes, see `error_in_models.error_gram`: what `factorize` minimises."""
         from .error_in_models import error_gram
 
         return error_gram(self, weights, counted_models)

@@ -2,7 +2,7 @@
 
 All are the plain decentralized round with `StepNoise`: injected noise of a step = F times the step's base noise. Each
 part of the base noise is a column of F with the nodes that hold it; who knows what is for trust models to say. The
-covariances themselves, and how far they are from the best, come from `factorization.node_covariances`.
+covariances themselves, and how far they are from the best, come from `factorization.seeded_covariances`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The matrices of an algorithm as the papers write them: A, B, C, W_T, and the Kronecker products they are made of.
+"""The matrices of an algorithm as the papers write them, A, B, C, W_T; and what an observer can compute exactly.
 
 What is looked at (messages, or models) is O = A G + B Z in the stacked gradients G and the base noise Z, and the papers
 factorize A = B C. All of them come from the maps that the algorithm runs with:
@@ -11,12 +11,10 @@ Rows and columns are time-major (docs/notation.md). Start models theta_0 are pub
 M theta_0, is left out of O. The matrices of every family are printed in docs/workloads.md. Nothing accounts by them:
 ranks are decided in floats here.
 
-Exact knowledge from a view: which states, messages and injections an observer can compute.
-
-In: an algorithm and three masks, what of it is seen and known. Out: verdicts that hold for any numbers.
+Exact knowledge (`flow`): which states, messages and injections follow from what is seen and known, for any numbers.
 Only where maps have entries counts, so there is no threshold: a quantity is known if it is a sum of known ones, start
 models being public, and an injected sum g + e is known where a seen message holds it beside known quantities alone.
-Where a value could cancel by chance nothing is claimed; row spaces, which see that, are in `privacy.adaptivity`.
+Where a value could cancel by chance nothing is claimed; row spaces, which see that, are in `privacy.row_spaces`.
 """
 
 from __future__ import annotations

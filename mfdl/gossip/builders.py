@@ -127,7 +127,7 @@ def fastest_mixing(graph: graphs.Source) -> GossipMatrix:
     Args: graph: anything `graphs.load` reads; must be connected.
     Returns: `certificate` bounds the modulus for all symmetric weights >= 0 of the graph; 1 minus it is within 1e-4
         of 1 minus its bound, relatively, beyond 4000 edges within 1e-2, unless the search stopped early.
-    Raises: InvalidInput: the graph is not connected.
+    Raises: InvalidInput: the graph is not connected, or mixes too slowly for Lanczos beyond 4000 edges.
     Cost: some 20 steps of O(edges^3 + nodes^3): 1300 edges take seconds, 4000 minutes. Beyond, gradients with hundreds
         of runs of Lanczos, without an array of nodes by nodes beyond 500 nodes.
     Source: Boyd, Diaconis, Xiao (2004), Fastest mixing Markov chain on a graph.

@@ -1,4 +1,4 @@
-"""What a view shows of each victim's steps: N, from which secret patterns have their loss where messages are hidden.
+"""What a view shows of each victim's steps where batches are secret: N if messages are hidden, else a factor.
 
 N is a matrix over steps for each victim, so that no pattern pair S, S' has means closer than the sum of N_ij over i in
 S and j in S' allows (docs/sampling_theorem.md, "Hidden messages"); lambda is a number for which lambda I is another N.
@@ -12,11 +12,10 @@ semidefinite matrices is taken: the attacker then sees each gradient once more u
   holds its gradient, show the others a step earlier, and go on backwards.
 - lambda is the largest eigenvalue of X': lambda I is above X'.
 
-What the noise of a step leaves of each victim where batches are secret: factors of the sensitivity.
-
-Where noise is correlated over time by one encoder, or fresh, the factor is [Sigma^+]_uu of its covariance over nodes;
-where it correlates time and nodes together the Gram over steps holds all, and the factor is 1 or infinite. Noise that
-is added elsewhere than to sums of gradients is refused.
+Where messages are seen, what the noise of a step leaves of each victim is a factor of the sensitivity
+(`exposed_nodes`). Where noise is correlated over time by one encoder, or fresh, it is [Sigma^+]_uu of its covariance
+over nodes; where it correlates time and nodes together the Gram over steps holds all, and it is 1 or infinite. Noise
+that is added elsewhere than to sums of gradients is refused.
 """
 
 from __future__ import annotations

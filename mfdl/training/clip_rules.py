@@ -2,7 +2,7 @@
 
 In: the name of a rule and a clipping norm. Out: a `ClipRule`, whose weights `clipping` rounds towards zero. Sensitivity
 needs only that bound, so a guarantee holds under every rule; one that rests on a Lipschitz constant of the local maps
-holds under the flat rule alone (`covered.clip_rule`).
+holds under the flat rule alone (`replay_config.clip_rule`).
 
 Source: Bu et al., arXiv:2206.07136 (AUTO-S).
 """

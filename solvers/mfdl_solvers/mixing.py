@@ -33,7 +33,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 import scipy.sparse
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from .arithmetic import ITERATION, Array, blas_threads
 from .problem import ProblemError
@@ -46,6 +46,7 @@ COARSE = 1e-2  # TOLERANCE beyond MAX_EDGES
 ROUNDS = 40, 60, 90, 135, 200, 300  # steps of gradients, of which each round halves the smoothing
 SMOOTH_ROUNDS = 20, 20, 40, 80, 160  # those where there is none
 MODES, DENSE = 40, 500  # eigenvectors of the smoothed modulus; nodes up to which it has all of them
+RESTARTS = 1000  # of Lanczos, which needs 200 on a path of 4200 nodes; with two vectors in place of MODES 1000 fail
 MAX_NODES = 3000  # of least noise beyond MAX_EDGES: each step takes all eigenvectors
 GRID = 2.0**-36  # weights are whole multiples, so that sums of rows and columns are exact
 
@@ -87,16 +88,21 @@ class _Edges:
         A[self.b, self.a] += w
         return A
 
-    def ends_of_spectrum(self, w: Array, count: int, tolerance: float) -> tuple[Array, Array]:
-        """So many eigenvalues of A at both ends with eigenvectors, or all."""
-        if self.n <= max(DENSE, count):
+    def ends_of_spectrum(self, w: Array, tolerance: float) -> tuple[Array, Array]:
+        """MODES eigenvalues of A at both ends with eigenvectors, or all. Raises: ProblemError: Lanczos fails."""
+        if self.n <= max(DENSE, MODES):
             lam, U = np.linalg.eigh(self.matrix(w))
             return lam, U
         both = scipy.sparse.coo_array((w, (self.a, self.b)), shape=(self.n, self.n)).tocsr()
         W = both + both.T + scipy.sparse.diags_array(self.slack(w))
         A = LinearOperator(W.shape, matvec=lambda x: W @ x - x.mean(), dtype=np.float64)
         start = np.random.default_rng(0).standard_normal(self.n)
-        lam, U = eigsh(A, k=count, which="BE", v0=start, tol=tolerance)
+        try:
+            lam, U = eigsh(A, k=MODES, which="BE", v0=start, tol=tolerance, maxiter=RESTARTS)
+        except ArpackNoConvergence:
+            raise ProblemError(
+                f"the largest eigenvalues on {self.n:,} nodes are too close for {RESTARTS:,} restarts of Lanczos."
+            ) from None
         return lam, U
 
     def feasible(self, w: Array) -> Array:
@@ -146,6 +152,7 @@ def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
     Beyond MAX_EDGES within COARSE, or what ROUNDS reach.
 
     Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
+    Raises: ProblemError: beyond, on graphs that mix so slowly that Lanczos fails.
     Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two
         runs of Lanczos, memory O(MODES (m + n)).
     """
@@ -153,7 +160,7 @@ def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
     if graph.m > MAX_EDGES:
 
         def largest(w: Array) -> float:
-            return float(np.abs(graph.ends_of_spectrum(w, 2, 1e-9)[0]).max())
+            return float(np.abs(graph.ends_of_spectrum(w, 1e-9)[0]).max())
 
         path = _accelerated(graph, _Modulus(graph), ROUNDS)
         return _solved(graph, largest, path, lambda value, bound: COARSE * (1 - value))
@@ -255,13 +262,14 @@ class _Modulus:
 
     def __init__(self, graph: _Edges) -> None:
         self.graph = graph
-        self.mu = 0.03 * (1 - float(np.abs(graph.ends_of_spectrum(graph.metropolis_hastings, 2, 1e-6)[0]).max()))
+        gap = 1 - float(np.abs(graph.ends_of_spectrum(graph.metropolis_hastings, 1e-6)[0]).max())
+        self.mu = 0.03 * max(gap, 2.0**-50)  # eigenvalues have rounding errors
 
     def sharpen(self) -> None:
         self.mu /= 2
 
     def at(self, w: Array) -> _Tangent:
-        lam, U = self.graph.ends_of_spectrum(w, MODES, 1e-6)
+        lam, U = self.graph.ends_of_spectrum(w, 1e-6)
         top = np.abs(lam).max()
         shares, squares = np.exp((np.abs(lam) - top) / self.mu), (U * U).sum(axis=0)
         weights = np.sign(lam) * shares / (shares @ squares)

@@ -6,7 +6,7 @@ import cvxpy
 import numpy as np
 import pytest
 import scipy.sparse
-from vocabulary import given, st
+from vocabulary import given, refuses, st
 
 from mfdl.graphs import adjacency, load_sparse
 from mfdl.testing.strategies import connected_graphs
@@ -72,9 +72,7 @@ def test_no_weights_leave_less_noise_than_the_bound(most_edges, tolerance, G, ro
 
 
 def test_too_many_nodes_are_refused_before_any_work():
-    ends, n = edges("torus:n=3600")
-    with pytest.raises(ProblemError, match=r"7,200 edges between 3,600 nodes .* at most 3,000 nodes are solved"):
-        mixing.least_noise(ends, n, 1)
+    refuses("7,200 edges between 3,600 nodes", mixing.least_noise, *edges("torus:n=3600"), 1, error=ProblemError)
 
 
 def test_gradients_meet_the_interior_point_method_without_an_array_of_nodes_by_nodes(monkeypatch):
@@ -87,7 +85,7 @@ def test_gradients_meet_the_interior_point_method_without_an_array_of_nodes_by_n
     assert solution.lower_bound <= precise.objective + 1e-9
     assert solution.objective >= precise.lower_bound - 1e-9
     assert solution.objective - solution.lower_bound <= mixing.COARSE * (1 - solution.objective)
-    A = scipy.sparse.random_array((4000, 4000), density=0.002, rng=np.random.default_rng(0)).tocoo()
+    A = (scipy.sparse.random_array((4000, 4000), density=0.002, rng=0) + scipy.sparse.eye_array(4000, k=1)).tocoo()
     ends, n = np.stack([A.row, A.col], axis=1)[A.row < A.col], 4000
     graph = mixing._Edges(ends, n)
     tracemalloc.start()
@@ -96,3 +94,5 @@ def test_gradients_meet_the_interior_point_method_without_an_array_of_nodes_by_n
     tracemalloc.stop()
     assert peak < 8 * n**2 / 4
     assert tangent.slope.shape == (len(ends),)
+    monkeypatch.setattr(mixing, "RESTARTS", 1)
+    refuses("on 200 nodes are too close", mixing.fastest_mixing, *edges("path:n=200"), error=ProblemError)

@@ -7,7 +7,7 @@ All are up to constants and logarithms, for d coordinates, n nodes and a budget 
 - Muffliato: d k_max / (sqrt(p) n^2 epsilon^2), k_max the largest degree and p of `mixing_parameter`;
 - DECOR: the privacy term of `decor_rate`, which has its constants.
 
-Beside them, for noise that cancels along edges, the bounds of DECOR (Theorem 1) and of Sabater et al. (`flow_bound`),
+Beside them, for noise that cancels along edges, the bounds of DECOR (Theorem 1) and of Sabater et al. (`flow_theorem`),
 over the exact loss.
 """
 

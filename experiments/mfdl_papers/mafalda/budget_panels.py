@@ -1,14 +1,12 @@
-"""Final test loss against the budget: Figure 3, right (Ego), and Figure 4 (three graphs, and beside D-MF).
+"""Final test loss or accuracy against the budget: Figure 3, right, Figure 4, and FEMNIST as in later public code.
 
-The text of Figure 4, smaller graphs gain by larger batches only: every graph shares out the same records, so nodes of a
-smaller graph have larger batches, by which noise is divided. The smaller graph is trained at the budgets of the larger
-one, and again at budgets smaller by the ratio of their batches: then a mean gradient has the same noise on both, and
-the gain by larger batches is gone.
+Figure 3, right, is Ego; Figure 4 three graphs, and beside D-MF. Its text, smaller graphs gain by larger batches only:
+every graph shares out the same records, so nodes of a smaller graph have larger batches, by which noise is divided. The
+smaller graph is trained at the budgets of the larger one, and again at budgets smaller by the ratio of their batches:
+then a mean gradient has the same noise on both, and the gain by larger batches is gone.
 
-FEMNIST on Florentine and Ego: final test accuracy against the budget, as in later public code of the MAFALDA paper.
-
-A small convolutional network on the characters of ten writers a node; rates 5 and 2, a tenth of it after 81 steps; 20
-epochs of 16 steps; all else as in `housing`. Judged is the test error 1 - accuracy.
+FEMNIST on Florentine and Ego: a small convolutional network on the characters of ten writers a node; rates 5 and 2, a
+tenth of it after 81 steps; 20 epochs of 16 steps; all else as in `housing`. Judged is the test error 1 - accuracy.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Gaussian: at a precision that leaves no doubt about rounding.
 
 Balls-in-bins without correlation, that is random allocation of one Gaussian shift to one of b places, by merged atoms.
-In: the shift over the std of the noise, b, epsilon or delta, a direction. Out: hockey sticks, and epsilon, never above
-the true ones. Every divergence is E f(W_1 + .. + W_b) / b with f convex (`mfdl.privacy.curves.allocation`). Where that
-module spreads W on a linear grid and convolves by Fourier transforms, this merges atoms into their mean in cells of an
-asinh grid, which lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
+In: the shift over the std of the noise, b, epsilon, a direction. Out: hockey sticks, never above the true ones. Every
+divergence is E f(W_1 + .. + W_b) / b with f convex (`privacy.curves.random_allocation`). Where that module spreads W on
+a linear grid and convolves by Fourier transforms, this merges atoms into their mean in cells of an asinh grid, which
+lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
 
 Balls-in-bins with correlated noise. In: M of two bins, means in the plane, or an encoder with its bins. Out: hockey
 sticks, by integration over the plane of the means (exact up to the grid), by samples with a standard error, and by
@@ -182,24 +182,6 @@ def allocation_delta(shift: float, bins: int, epsilon: float, direction: str, po
     values, mass = _atoms(shift, bins, grown if direction == "replaced" else 0.0, points)
     gain = {"kept": values - bins * grown, "lost": bins / grown - values, "replaced": values}[direction]
     return float(mass @ np.maximum(gain, 0.0)) / bins * (grown if direction == "lost" else 1.0)
-
-
-def allocation_epsilon(shift: float, bins: int, target: float, adjacency: str, points: int = 1000) -> float:
-    """The least epsilon >= 0 at which neither direction loses more than the target, or a little less."""
-    directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
-    return _crossing(lambda e: max(allocation_delta(shift, bins, e, way, points) for way in directions), target)
-
-
-def _crossing(curve: Callable[[float], float], level: float) -> float:
-    if curve(0.0) <= level:
-        return 0.0
-    low, high = 0.0, 1.0
-    while curve(high) > level:
-        low, high = high, 2 * high
-    for _ in range(24):
-        middle = (low + high) / 2
-        low, high = (middle, high) if curve(middle) > level else (low, middle)
-    return low
 
 
 def of_two_bins(M: FloatArray, epsilon: float, way: str, points: int = 401) -> float:

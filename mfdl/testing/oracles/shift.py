@@ -1,4 +1,4 @@
-"""Slow, obvious oracles for `privacy.shift_reduction`.
+"""Slow, obvious oracles for `privacy.adaptive.shift_reduction`.
 
 `quadratic_program_value` writes the program down variable by variable for a general solver. `exact_cost` repeats the
 recursion in rational arithmetic. `LinearSystem` is a concrete training run whose gradients are linear in the model, so
