@@ -192,7 +192,7 @@ class LocalNoiseProblem:
         """Of all attackers, without those whose attacker sees nothing of the record."""
         return sum(view.counts.size for view in self.whitened)
 
-    def of_covariances(self, blocks: Array) -> Array:
+    def sum_by_covariance(self, blocks: Array) -> Array:
         """Sums over the blocks that share a covariance, along the first axis."""
         return blocks if len(blocks) == len(self.costs) else blocks.sum(axis=0, keepdims=True)
 
@@ -229,7 +229,7 @@ class LocalNoiseProblem:
             gain += float(w @ products.sum(axis=0) - size * EPS * (w @ np.abs(products).sum(axis=0)))
             spent += float(weight.sum())
         factor = 1 - 4 * size * EPS
-        theta = self._theta(self.of_covariances(sums), size * EPS * self.of_covariances(margins))
+        theta = self._theta(self.sum_by_covariance(sums), size * EPS * self.sum_by_covariance(margins))
         bound = theta * max(gain * factor, 0.0) ** 2 / spent * factor if spent > 0 else 0.0
         return bound if 0 < bound < np.inf else 0.0
 

@@ -148,7 +148,7 @@ class _Barrier:
 
     def newton(self, state: _State, t: float) -> tuple[Array, float]:
         """The Newton step as matrices, and the square of the decrement."""
-        n, together = len(self.problem.costs), self.problem.of_covariances
+        n, together = len(self.problem.costs), self.problem.sum_by_covariance
         inverse = np.linalg.inv(state.S)
         inverse = (inverse + inverse.transpose(0, 2, 1)) / 2
         gradient = t * self.problem.costs - inverse

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.testing.oracles.adaptive import Reaction, adaptive_total_variation
-from mfdl.testing.oracles.dense_views import clear_rank, gossip_messages, of_node, pinv_gram
+from mfdl.testing.oracles.dense_views import clear_rank, gossip_messages, node_columns, pinv_gram
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
-from ..paper_claims import pairwise_gram, statements, total_variation, two_of
+from ..paper_claims import nodes_with_pair, pairwise_gram, statements, total_variation
 from ..published import PublishedBound
 from .published_losses import muffliato_as_coded, muffliato_squared
 
@@ -51,7 +51,7 @@ def path_weights(draw: st.DrawFn) -> FloatArray:
     return W / 10
 
 
-def _of_three(kind: str) -> dict[str, st.SearchStrategy[Any]]:
+def _three_node_cases(kind: str) -> dict[str, st.SearchStrategy[Any]]:
     """Gossip of one kind on three nodes, and two of them."""
     W = gossip_matrices(min_nodes=3, max_nodes=3, kinds=(kind,)).map(lambda W: W.dense())
     return {"W": W, "attacker": st.integers(0, 2), "victim": st.integers(0, 2)}
@@ -107,7 +107,7 @@ def reacting_gradients(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     clip(slope h, -1, 1), h what its model got from u.
     """
     W = gossip.metropolis_hastings(graph)
-    two_of(len(graph), attacker, victim)
+    nodes_with_pair(len(graph), attacker, victim)
     printed = muffliato_squared(W, f"#{attacker}", num_steps=2, every_step=False)
     third = 3 - attacker - victim
     truth = adaptive_total_variation(
@@ -128,7 +128,7 @@ def first_message(graph: nx.Graph, attacker: int, victim: int) -> tuple[float, f
 def under_ldp(W: FloatArray, steps: int, rounds: int) -> tuple[float, float]:
     messages, _ = gossip_messages(gossip.from_array(W), steps, gossip_rounds=rounds)
     assume(clear_rank(messages))
-    grams = [pinv_gram(of_node(messages, u, len(W)), messages) for u in range(len(W))]
+    grams = [pinv_gram(node_columns(messages, u, len(W)), messages) for u in range(len(W))]
     if any(leaks.any() for _, leaks in grams):
         return 0.0, math.inf
     return 0.0, max(float(np.abs(X - np.eye(steps)).max()) for X, _ in grams)
@@ -142,11 +142,11 @@ def as_coded(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[flo
     return _compared(muffliato_as_coded, W, attacker, victim, steps)
 
 
-@published_claim("muffliato-as-coded-several-rounds", **_of_three("symmetric"))
+@published_claim("muffliato-as-coded-several-rounds", **_three_node_cases("symmetric"))
 def as_coded_several_rounds(W: FloatArray, attacker: int, victim: int, rounds: int) -> tuple[float, float]:
     return _compared(muffliato_as_coded, W, attacker, victim, rounds=rounds)
 
 
-@published_claim("muffliato-transposed-index", examples=800, **_of_three("general"), steps=st.integers(2, 3))
+@published_claim("muffliato-transposed-index", examples=800, **_three_node_cases("general"), steps=st.integers(2, 3))
 def transposed_index(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     return _compared(muffliato_squared, W, attacker, victim, steps, every_step=False, transposed=True)

@@ -24,7 +24,7 @@ from .dense_views import (
     dense_noising,
     gossip_messages,
     local_noising,
-    of_node,
+    node_columns,
     pairwise_factor,
     pinv_gram,
     prefix_sum,

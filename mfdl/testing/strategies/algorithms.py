@@ -22,7 +22,7 @@ from ...factorization import Factorization, FactorizationProblem, evaluate, solv
 from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Participation, Single
-from .graphs import KINDS, gossip_matrices, gossip_sequences, integer_arrays, lists_of, some_of
+from .graphs import KINDS, gossip_matrices, gossip_sequences, integer_arrays, sized_lists, wanted_names
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
 
@@ -99,7 +99,7 @@ def linear_algorithms(
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
-    name = draw(st.sampled_from(some_of(ALL_NAMES, names, name="names")))
+    name = draw(st.sampled_from(wanted_names(ALL_NAMES, names, name="names")))
     if name == "two-hop-dsgd":
         varying = False
     if name in ("zip-dl", *JOINT_NAMES, *FORM_NAMES):
@@ -247,8 +247,8 @@ def encoders(draw: st.DrawFn, max_steps: int = 8, *, size: int | None = None, no
 def _causal(draw: st.DrawFn, T: int, below: tuple[int, int], diagonal: tuple[int, int]) -> FloatArray:
     """A lower triangular matrix of integers within these bounds."""
     C = np.zeros((T, T))
-    C[np.tril_indices(T, -1)] = draw(lists_of(st.integers(*below), T * (T - 1) // 2))
-    return C + np.diag(draw(lists_of(st.integers(*diagonal), T)))
+    C[np.tril_indices(T, -1)] = draw(sized_lists(st.integers(*below), T * (T - 1) // 2))
+    return C + np.diag(draw(sized_lists(st.integers(*diagonal), T)))
 
 
 @st.composite
@@ -281,7 +281,7 @@ def factorization_problems(
     B = draw(integer_arrays(3, draw(st.integers(1, T)), T))
     if not B.any():
         B[0, 0] = 1
-    labels = draw(lists_of(st.integers(0, T - 1), T))
+    labels = draw(sized_lists(st.integers(0, T - 1), T))
     ridge = draw(st.sampled_from(list(ridges)))
     return FactorizationProblem(B.T @ B + ridge * np.eye(T), np.array(labels, dtype=np.intp))
 
@@ -302,7 +302,7 @@ def factorizations(
 
     Raises: InvalidInput: an unknown kind; NotConverged: the solver stopped, which small ridges can bring about.
     """
-    kind = draw(st.sampled_from(some_of(FACTORIZATION_KINDS, kinds)))
+    kind = draw(st.sampled_from(wanted_names(FACTORIZATION_KINDS, kinds)))
     posed = draw(factorization_problems(max_size, ridges=ridges))
     best = solve_problem(posed, tolerance=tolerance).require_converged(tolerance)
     if kind == "optimal":

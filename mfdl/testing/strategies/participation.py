@@ -20,7 +20,7 @@ from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePer
 from ...privacy.adaptive.shift_problem import ShiftProblem
 from ...privacy.gaussian import record_shift
 from ..oracles.shift import LinearSystem
-from .graphs import lists_of, some_of
+from .graphs import sized_lists, wanted_names
 
 SCHEMES = ("single", "cyclic", "every-step", "explicit")
 
@@ -47,7 +47,7 @@ def participations(
     """
     possible = ALL_SCHEMES if not disjoint else SCHEMES
     why = " for disjoint patterns" if disjoint else ""
-    scheme = draw(st.sampled_from(some_of(possible, schemes, name="schemes", why=why)))
+    scheme = draw(st.sampled_from(wanted_names(possible, schemes, name="schemes", why=why)))
     T = draw(st.integers(1, max_steps)) if num_steps is None else num_steps
     if scheme in ("cyclic", "once-per-epoch"):
         period = draw(st.sampled_from([b for b in range(1, T + 1) if T % b == 0]))
@@ -60,7 +60,7 @@ def participations(
     if scheme == "every-step":
         return EveryStep(T)
     if disjoint:
-        labels = draw(lists_of(st.integers(0, T - 1), T))
+        labels = draw(sized_lists(st.integers(0, T - 1), T))
         return Explicit([[t for t in range(T) if labels[t] == label] for label in sorted(set(labels))], T)
     pattern = st.lists(st.integers(0, T - 1), min_size=1, unique=True)
     return Explicit(draw(st.lists(pattern, min_size=1, max_size=4, unique_by=frozenset)), T)

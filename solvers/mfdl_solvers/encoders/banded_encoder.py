@@ -11,7 +11,7 @@ import numpy as np
 from ..arithmetic import Array
 from ..problem import ProblemError
 from .base import Encoder
-from .bins import of_rows, require_products
+from .bins import from_rows, require_products
 from .coefficients import combined, keep, own_numbers, require_scale, solve_banded
 
 
@@ -67,7 +67,7 @@ class Banded(Encoder):
     @cached_property
     def columns(self) -> Array:
         """C[s + j, s] at [s, j], shape (T, b), 0 below the last row."""
-        return columns_of(self.rows)
+        return columns_from_rows(self.rows)
 
     @property
     def entry_rounding(self) -> float:
@@ -80,7 +80,7 @@ class Banded(Encoder):
         if not self.shipped:
             return None
         require_products(self.size * self.bandwidth**2)
-        return of_rows(self.rows, bins)
+        return from_rows(self.rows, bins)
 
     def times(self, x: Array) -> Array:
         return _times(self.rows, x)
@@ -122,7 +122,7 @@ class Banded(Encoder):
         return Banded(self.rows[:size, :size])
 
 
-def columns_of(rows: Array) -> Array:
+def columns_from_rows(rows: Array) -> Array:
     """[s, j] = rows[s + j, j]: from rows back from the diagonal to columns down from it, and back."""
     columns = np.zeros(rows.shape)
     for j in range(rows.shape[1]):

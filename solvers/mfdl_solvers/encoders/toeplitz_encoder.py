@@ -12,7 +12,7 @@ import scipy
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from .base import Encoder
-from .bins import of_coefficients
+from .bins import from_coefficients
 from .coefficients import MAX_BANDS, Coefficients, combined, keep, own_numbers, require_scale, solve_banded
 
 DIRECT = 64  # coefficients up to which products and inverses are sums, one by one, instead of Fourier transforms
@@ -80,7 +80,7 @@ class Toeplitz(Encoder):
     def bin_gram(self, bins: int) -> Array | None:
         if not self.shipped:
             return None
-        return of_coefficients(self.certified_series(), self.size, bins)
+        return from_coefficients(self.certified_series(), self.size, bins)
 
     def times(self, x: Array) -> Array:
         return convolved(self.series, x)

@@ -9,7 +9,7 @@ y = B_k^-1 z over a block, and V_i, what it costs there and later, are two recur
 Columns are divided by the norms of their classes, so that the sensitivity is 1 at every step of the search: no two
 steps of a class meet in a band that is no wider than they are apart.
 
-Of a banded C^-1 every entry is free likewise. What N = C^-1 costs is a quadratic form in its band (`cost.of_noising`).
+Every entry of a banded C^-1 is free too. The cost of N = C^-1 is quadratic in its band (`cost.noising_objective`).
 Its rows are multiplied by the sensitivities of their classes, sigma_r = ||N^-1 1_r|| where no entry of C is below 0, so
 that the sensitivity is 1 at every step of the search; N has no positive entry besides its diagonal, which makes C >= 0.
 With y = N^-1 1_r and z = N^-T y
@@ -27,12 +27,12 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from ..encoders import Banded, Inverse
-from ..encoders.banded_encoder import columns_of
+from ..encoders.banded_encoder import columns_from_rows
 from ..encoders.coefficients import solve_banded
 from ..iterations import minimise
 from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
-from .cost import ModeCost, gram_diagonals, of_noising
+from .cost import ModeCost, gram_diagonals, noising_objective
 from .toeplitz_search import LARGEST_CHANGE, SearchedEncoder, Settled, best_inverse, best_toeplitz
 
 AT_ONCE = 2**23  # numbers in one array of blocks
@@ -66,10 +66,10 @@ def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterati
         columns, scaled, norms = encoder(x)
         if not (columns[:, 0] > 0).all():
             return np.inf, x
-        value, of_rows = of_bands(cost, rows_of(scaled))
+        value, of_rows = bands_objective(cost, rows_from_columns(scaled))
         if not np.isfinite(value):
             return np.inf, x
-        of_scaled = columns_of(of_rows)
+        of_scaled = columns_from_rows(of_rows)
         shares = np.bincount(classes, weights=(of_scaled * columns).sum(axis=1))[classes]
         shares *= 1 if periodic else patterns.uses
         gradient = of_scaled / np.sqrt(norms)[:, None] - columns * (shares / norms**1.5)[:, None]
@@ -77,7 +77,7 @@ def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterati
 
     begin = _begin(cost, patterns, width)
     minimum = minimise(value_and_gradient, begin[inside], stop=Settled(), max_iterations=max_iterations)
-    return SearchedEncoder(Banded(rows_of(encoder(minimum.point)[1])), minimum.iterations)
+    return SearchedEncoder(Banded(rows_from_columns(encoder(minimum.point)[1])), minimum.iterations)
 
 
 def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
@@ -88,7 +88,7 @@ def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
     return np.where(np.arange(cost.size)[:, None] + np.arange(width) < cost.size, columns, 0.0)
 
 
-def rows_of(columns: Array) -> Array:
+def rows_from_columns(columns: Array) -> Array:
     """[t, j] = columns[t - j, j]: from columns down from the diagonal to rows back from it."""
     rows = np.zeros(columns.shape)
     for j in range(columns.shape[1]):
@@ -96,12 +96,12 @@ def rows_of(columns: Array) -> Array:
     return rows
 
 
-def of_bands(cost: ModeCost, rows: Array) -> tuple[float, Array]:
+def bands_objective(cost: ModeCost, rows: Array) -> tuple[float, Array]:
     """tr(H C^-1 C^-T) and its gradient in C[t, t - j] = rows[t, j]; both shape (T, b)."""
     T, width = rows.shape
     length = width + EXTRA
     if DENSE_STEPS >= T and cost.eigenvalues.size * length**2 >= T**2 / 8:  # three products of T x T are faster
-        return _of_dense(cost.gram, rows)
+        return _dense_objective(cost.gram, rows)
     at_once = max(1, AT_ONCE // (T * length))
     value, gradient = 0.0, np.zeros(rows.shape)
     for start in range(0, cost.eigenvalues.size, at_once):
@@ -120,7 +120,7 @@ def of_bands(cost: ModeCost, rows: Array) -> tuple[float, Array]:
     return value, gradient
 
 
-def _of_dense(gram: Array, rows: Array) -> tuple[float, Array]:
+def _dense_objective(gram: Array, rows: Array) -> tuple[float, Array]:
     """The same from H as an array: three products of T x T, for many modes and few steps."""
     C = np.zeros(gram.shape)
     for j in range(rows.shape[1]):
@@ -214,7 +214,7 @@ def best_banded_inverse(
     minimum = minimise(value_and_gradient, np.ones(inside.sum()), stop=Settled(), max_iterations=max_iterations)
     columns = noising(minimum.point)
     sigma = np.sqrt(class_squares(columns, patterns.gap))[np.arange(T) % patterns.gap]
-    return SearchedEncoder(Inverse(Banded(sigma[:, None] * rows_of(columns))), minimum.iterations)
+    return SearchedEncoder(Inverse(Banded(sigma[:, None] * rows_from_columns(columns))), minimum.iterations)
 
 
 def at_unit_sensitivity(diagonals: Array, columns: Array, period: int) -> tuple[float, Array]:
@@ -228,8 +228,8 @@ def at_unit_sensitivity(diagonals: Array, columns: Array, period: int) -> tuple[
     of_rows = np.sqrt(squares)[np.arange(T) % period]
     for j in range(width):
         sigma[: T - j, j] = of_rows[j:]
-    value, of_scaled = of_noising(diagonals, sigma * columns)
-    of_sigma = rows_of(of_scaled * columns).sum(axis=1)
+    value, of_scaled = noising_objective(diagonals, sigma * columns)
+    of_sigma = rows_from_columns(of_scaled * columns).sum(axis=1)
     of_squares = np.bincount(np.arange(T) % period, weights=of_sigma) / (2 * np.sqrt(squares))
     gradient = of_scaled * sigma
     for classes, y in _solutions(columns, period):

@@ -60,12 +60,12 @@ def best_toeplitz(
     if width > patterns.gap:
         begin = np.abs(begin)
 
-    def of(c: Array) -> tuple[float, Array]:
+    def padded_loss(c: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = c
         return log_loss(cost, patterns, padded, width, free_encoder=True)
 
-    c, iterations = _search(of, begin, patterns.gap, max_iterations)
+    c, iterations = _search(padded_loss, begin, patterns.gap, max_iterations)
     return SearchedEncoder(Toeplitz(c, T), iterations)
 
 
@@ -77,12 +77,12 @@ def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterat
     begin[1:] = -np.maximum(np.abs(begin[1:]), FLOOR)
     begin[1:] *= min(1.0, 0.999 / max(float(-begin[1:].sum()), 1e-300))  # so that C does not grow over the steps
 
-    def of(n: Array) -> tuple[float, Array]:
+    def padded_loss(n: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = n
         return log_loss(cost, patterns, padded, width, free_encoder=False)
 
-    n, iterations = _search(of, begin, patterns.gap, max_iterations)
+    n, iterations = _search(padded_loss, begin, patterns.gap, max_iterations)
     return SearchedEncoder(Inverse(Toeplitz(n, T)), iterations)
 
 
@@ -121,7 +121,7 @@ def best_buffered(cost: ModeCost, patterns: Spaced, *, buffers: int, max_iterati
 class Size(Protocol):
     """What C is divided by, squared: a function of the coefficients of a Toeplitz C, and its gradient."""
 
-    def of_series(self, series: Array) -> tuple[float, Array]: ...
+    def squared_size(self, series: Array) -> tuple[float, Array]: ...
 
 
 def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
@@ -129,8 +129,8 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
     with np.errstate(over="ignore", invalid="ignore"):
         inverse = inverse_series(np.trim_zeros(free, "b"), free.size)
         c, d = (free, inverse) if free_encoder else (inverse, free)
-        squared, of_c = size.of_series(c)
-        error, of_d = cost.of_series(d)
+        squared, of_c = size.squared_size(c)
+        error, of_d = cost.series_objective(d)
         if not (0 < squared < np.inf and 0 < error < np.inf):
             return np.inf, free[:width]
         of_c, of_d = of_c / squared, of_d / error
@@ -140,7 +140,7 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
 
 
 def _search(
-    of: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
+    loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
 ) -> tuple[Array, int]:
     """The best coefficients begin * exp(knots (x - 1)) for any x over knots, the first coefficient kept.
 
@@ -157,7 +157,7 @@ def _search(
         if np.abs(x).max() > LARGEST_CHANGE:
             return np.inf, x
         c = series(x)
-        value, gradient = of(c)
+        value, gradient = loss(c)
         return value, knots.T @ (gradient[1:] * c[1:])
 
     start = np.ones(knots.shape[1])
