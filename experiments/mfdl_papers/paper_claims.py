@@ -36,13 +36,13 @@ from .facts import fact
 
 MODULES = (
     "mafalda.view_claims",
-    "muffliato.distance_claims",
+    "muffliato.published_losses",
     "zip_dl",
     "decor.accounting_claims",
     "decor.training_claims",
     "corn.corn_claims",
     "gdp",
-    "whisper.whisper_claims",
+    "whisper",
     "balls_in_bins",
 )
 

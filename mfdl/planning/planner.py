@@ -38,8 +38,7 @@ from ..released import ReleasedModel
 from ..trust import LDP, TrustModel
 from ..trust.base import MODELS
 from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
-from .limit import ReleaseLimit, colluding_nodes
-from .run_plan import PlannedDesign, RunPlan
+from .run_plan import PlannedDesign, ReleaseLimit, RunPlan, colluding_nodes
 
 MECHANISMS = ("dp-dsgd", "mafalda")
 POOLED = dict.fromkeys(("coalitions", "colluding"), (*MECHANISMS, "decor"))

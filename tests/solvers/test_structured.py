@@ -16,7 +16,7 @@ from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
 from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, Inverse, PerColumn, Toeplitz
-from mfdl_solvers.encoders.toeplitz_encoder import convolved, inverse_series
+from mfdl_solvers.encoders.structured_encoders import convolved, inverse_series
 from mfdl_solvers.pattern_sets import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
 from mfdl_solvers.structured import (
@@ -28,8 +28,8 @@ from mfdl_solvers.structured import (
     lower_bound,
     stationary_series,
 )
-from mfdl_solvers.structured.banded_search import at_unit_sensitivity, bands_objective
 from mfdl_solvers.structured.cost import gram_diagonals, noising_objective
+from mfdl_solvers.structured.searches import at_unit_sensitivity, bands_objective
 from tests import exact
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
@@ -240,7 +240,7 @@ def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
     N = np.linalg.inv(C)
     exact = -2 * N.T @ H @ N @ N.T
     for steps in (0, 1024):  # by blocks of each mode, and by the Gram of all
-        with mock.patch("mfdl_solvers.structured.banded_search.DENSE_STEPS", steps):
+        with mock.patch("mfdl_solvers.structured.searches.DENSE_STEPS", steps):
             value, gradient = bands_objective(cost, encoder.rows)
         assert value == pytest.approx(objective(H, C), rel=1e-8)
         for j in range(encoder.bandwidth):

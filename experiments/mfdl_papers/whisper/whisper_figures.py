@@ -294,8 +294,9 @@ def run_joint_design(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         return np.array([[of_draw[name] for of_draw in some] for some in by_p.values()])
 
     names = ("LDP", "covariance alone", "weights and covariance")
+    noise_left = {name: by_density(name) for name in names}
     panels = [
-        Panel("noise left", "density p", "tr(W R W^T) at r = 1", DESIGN_DENSITIES, {name: by_density(name) for name in names}),
+        Panel("noise left", "density p", "tr(W R W^T) at r = 1", DESIGN_DENSITIES, noise_left),
         Panel(
             "mixing", "density p", "mixing parameter", DESIGN_DENSITIES,
             {"covariance alone": by_density("mixing before"), "weights and covariance": by_density("mixing after")},

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from .arrays import inverse_defect
-from .banded_encoder import Banded
 from .base import Encoder
 from .bins import from_coefficients, require_products
 from .coefficients import Coefficients, combined, inverse_coefficients, keep, solve_banded
-from .toeplitz_encoder import Toeplitz, convolved
+from .structured_encoders import Banded, Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,11 +24,10 @@ from ..encoders import Banded, Encoder, Toeplitz, bins
 from ..iterations import minimise
 from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
-from .banded_search import bands_objective, rows_from_columns
 from .bound import lower_bound
 from .bound import objective as objective_of
 from .cost import ModeCost, gram_diagonals
-from .toeplitz_search import log_loss, spread
+from .searches import bands_objective, log_loss, rows_from_columns, spread
 
 FORMS = ("toeplitz", "banded")
 NORMS = (8, 32, 128, 512)  # p of the norms that stand for the largest entry of M, one stage each

@@ -28,13 +28,20 @@ import numpy as np
 
 from ..arithmetic import EPS, Array
 from ..encoders import Encoder
-from ..encoders.banded_encoder import columns_from_rows
 from ..encoders.coefficients import solve_banded
+from ..encoders.structured_encoders import columns_from_rows
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from .banded_search import bands_objective, best_banded, best_banded_inverse
 from .cost import ModeCost, gram_diagonals, noising_objective
-from .toeplitz_search import SearchedEncoder, best_buffered, best_inverse, best_toeplitz
+from .searches import (
+    SearchedEncoder,
+    bands_objective,
+    best_banded,
+    best_banded_inverse,
+    best_buffered,
+    best_inverse,
+    best_toeplitz,
+)
 
 STEP = 1.5  # of the integral
 BELOW, ABOVE = 24.0, 18.0  # how far beyond the logarithms of the smallest and largest eigenvalue it goes

@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike
 
 from ..arithmetic import Array
 from ..encoders import Encoder
-from ..encoders.banded_encoder import columns_from_rows
 from ..encoders.coefficients import own_numbers, solve_banded
+from ..encoders.structured_encoders import columns_from_rows
 from ..problem import ProblemError
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
