@@ -56,7 +56,7 @@ class CountedModels:
                 f"taken; both are taken after averaging: use objective post-average, got {self.counted_models!r}."
             )
         object.__setattr__(self, "num_steps", check.integer_at_least(1, num_steps=self.num_steps))
-        self.weights.times_node_factor(self.dynamics.num_nodes)
+        self.weights.target_diagonal(self.dynamics.num_nodes)
         _ = self.rates, self.step_weights  # refused here where they are of another length
         if self.curvature is not None:
             self.curvature.require_stable(self.dynamics)
