@@ -377,7 +377,7 @@ def test_one_encoder_for_each_column_is_that_of_each(data, size, columns):
     for k, (encoder, _) in enumerate(each):
         for product in ("times", "transposed_times", "solve", "transposed_solve", "absolute_times"):
             assert_allclose(getattr(many, product)(x)[:, k], getattr(encoder, product)(x[:, k]), atol=1e-12)
-        assert_array_equal(many.encoder_objective(np.array([k])).array[0], encoder.array)
+        assert_array_equal(many.select_columns(np.array([k])).array[0], encoder.array)
         assert_array_equal(many.noise_variances[k], encoder.noise_variances)
         assert_allclose(steps[:, k], encoder.solve(x[:, k]), atol=1e-9)
     assert many.defect() == max((encoder.defect() for encoder, _ in each), default=0.0)
