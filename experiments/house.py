@@ -449,7 +449,7 @@ def reach(statements: str) -> Callable[[Project], list[str]]:
 
 
 COUNTS = (
-    Count("files", "source files", 324, lambda project: [str(module.path) for module in project]),
+    Count("files", "source files", 325, lambda project: [str(module.path) for module in project]),
     Count("lines", "lines of source", 82_872, lines, total),
     Count("characters", "characters of source", 3_865_017, characters, total),
     Count("test-lines", "lines of tests", 57_178, texts("tests/**/*.py", lambda text: len(text.splitlines())), total),

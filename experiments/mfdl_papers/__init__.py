@@ -38,9 +38,10 @@ _MODULES = {
         flow_theorem heterogeneity largest_theta one_step_error pairwise_error sampled_epsilon sampled_renyi
     """,
     "decor.rate_comparison": "central_rate local_rate muffliato_rate",
-    "facts": "Fact Paper all_facts PublishedBound Quantity bibliography cited errata fact",
+    "facts": "Fact Paper all_facts bibliography cited errata fact",
     "mafalda.view_sensitivity": "ReducedView greedy_rows reduce_view sum_abs_gram sum_abs_gram_as_printed",
     "muffliato.published_losses": "muffliato_as_coded muffliato_squared",
+    "published": "PublishedBound Quantity",
     "random_walk": "hitting_times pn_f_dp walk_known",
     "paper_claims": "published_claims",
     "whisper": "whisper_theorem",

@@ -87,7 +87,7 @@ def _strongest(gram: FloatArray, participation: Participation, count: int) -> li
     """Signs and s^T X s of up to `count` patterns, the largest values first; of equal values, the first pattern."""
     strongest: list[tuple[FloatArray, float]] = []
     for patterns in _blocks(tried_patterns(gram, participation)):
-        signs, values = maximizing_signs(gram[patterns[:, :, None], patterns[:, None, :]])
+        signs, values = large_signs(gram[patterns[:, :, None], patterns[:, None, :]])
         for number in ranking(values, descending=True)[:count]:
             full = np.zeros(len(gram))
             full[patterns[number]] = signs[number]
@@ -125,7 +125,7 @@ def _all_signs(size: int) -> FloatArray:
     return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)])
 
 
-def maximizing_signs(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+def large_signs(X: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Signs that make s^T X s large for each X, (patterns, k, k), and the values: the largest for few steps."""
     return _best_of_all(X) if X.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
 
@@ -277,7 +277,7 @@ def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
     signs, value, first = np.zeros(white.shape[1]), 0.0, None
     for r in range(bins):
         part = white[:, r::bins]
-        best, reached = maximizing_signs((part.T @ part)[None])
+        best, reached = large_signs((part.T @ part)[None])
         shift = part @ best[0]
         first = shift if first is None else first
         opposite = shift @ first < -SAME * np.linalg.norm(shift) * np.linalg.norm(first)

@@ -12,16 +12,7 @@ from vocabulary import dynamics_on, given, st
 from mfdl import Cyclic, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry
 from mfdl.audit import Training
-from mfdl.audit.canaries import (
-    ALONG,
-    SPREAD,
-    _strongest,
-    best_signs,
-    candidates,
-    learned,
-    maximizing_signs,
-    tried_patterns,
-)
+from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, large_signs, learned, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
 from mfdl.participation import Explicit, OncePerEpoch
 from mfdl.training.shared_randomness import HolderKeys, base_columns
@@ -146,12 +137,12 @@ def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
 def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, size):
     """Blocks of one size have one leading eigenvalue, and `eigh` may return any basis of its space."""
     X = scipy.linalg.block_diag(*[np.ones((block, block)) for block in (4, 4, size - 8)])
-    plain = maximizing_signs(X[None])[0]
+    plain = large_signs(X[None])[0]
     values, vectors = np.linalg.eigh(X)
     turned = vectors.copy()
     turned[:, -2:] = turned[:, -2:] @ np.array([[0.6, 0.8], [-0.8, 0.6]])
     monkeypatch.setattr(np.linalg, "eigh", lambda X: (values[None], -turned[None]))
-    np.testing.assert_array_equal(maximizing_signs(X[None])[0], plain)
+    np.testing.assert_array_equal(large_signs(X[None])[0], plain)
 
 
 @pytest.mark.parametrize("seed", range(4))

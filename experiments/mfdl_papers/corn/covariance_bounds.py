@@ -12,7 +12,8 @@ from mfdl import check, node_covariances
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 
-from ..facts import PublishedBound, errata, exact_route
+from ..facts import errata
+from ..published import PublishedBound, exact_route
 
 _CORN = "[CorN] arXiv:2501.14644v2"
 

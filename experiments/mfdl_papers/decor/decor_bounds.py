@@ -49,7 +49,8 @@ from mfdl.gossip import Gossip, GossipMatrix
 from mfdl.objective import NoiseObjective
 from mfdl.spec import takes_fields_of
 
-from ..facts import PublishedBound, errata
+from ..facts import errata
+from ..published import PublishedBound
 
 
 class DecorNoise(NamedTuple):

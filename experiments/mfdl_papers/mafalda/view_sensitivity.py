@@ -17,7 +17,8 @@ from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
 from mfdl.privacy.exact_arithmetic import MAX_ENTRIES, independent_rows, meant, rank_and_outside
 
-from ..facts import NON_ADAPTIVE, PublishedBound, errata
+from ..facts import errata
+from ..published import NON_ADAPTIVE, PublishedBound
 
 SMALLEST_PIVOT = 1e-9  # of a row's norm: what is left of it after earlier rows has then seven digits
 

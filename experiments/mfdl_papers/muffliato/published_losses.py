@@ -34,8 +34,9 @@ from mfdl.testing.oracles.dense_views import clear_rank, gossip_messages, node_c
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
-from ..facts import NON_ADAPTIVE, PublishedBound, errata, node_index
+from ..facts import errata
 from ..paper_claims import nodes_with_pair, pairwise_gram, statements, total_variation
+from ..published import NON_ADAPTIVE, PublishedBound, node_index
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,7 +24,8 @@ from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import Gossip
 
-from ..facts import NON_ADAPTIVE, PublishedBound, errata, node_index
+from ..facts import errata
+from ..published import NON_ADAPTIVE, PublishedBound, node_index
 
 POINTS = 2**13
 """Of the grid of losses, to which they are rounded up: fewer give another upper bound."""

@@ -16,8 +16,9 @@ from mfdl import check, node_covariances
 from mfdl.testing.oracles.curve_oracles import exact_epsilon
 
 from ..corn.corn_claims import DELTAS, EPSILONS, NoisySystem, epsilon_spent, mu_of_all_messages, systems
-from ..facts import PublishedBound, errata
+from ..facts import errata
 from ..paper_claims import statements
+from ..published import PublishedBound
 
 
 def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_steps: int = 1) -> PublishedBound:
