@@ -221,7 +221,7 @@ class _NoiseOfCells:
             raise InvalidInput("give exactly one of noise_std, mu and epsilon.")
 
     def matching_std(self, settings: AuditSettings) -> float:
-        """That at which the worst victim with a finite loss loses what is claimed; anything where there is none."""
+        """Noise at which the worst finite loss is the claimed one; any value if no loss is finite."""
         if self.noise_std is not None:
             return self.noise_std
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)

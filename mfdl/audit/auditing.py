@@ -158,7 +158,7 @@ class BinRatio:
     bins_seen: bool
 
     def ratios(self, seen: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
-        """Of runs, shape (runs,). Args: seen: whitened rows, shape (runs, rows); drawn: the bin of each run."""
+        """Shape (runs,). Args: seen: whitened rows, shape (runs, rows); drawn: the bin of each run."""
         return self._ratios(seen @ self.shifts.T, drawn)
 
     def _ratios(self, toward: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:

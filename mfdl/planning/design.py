@@ -298,7 +298,7 @@ class NoiseGain:
 
     @classmethod
     def from_noise(cls, released: ReleasedModel, dynamics: Dynamics, noise: CausalNoise) -> NoiseGain:
-        """Of noise that nodes share, or that differs between them.
+        """Noise that nodes share, or that differs between them.
 
         Cost: for each part n T^2 by the modes of symmetric gossip, else its columns times that, and T^3.
         """

@@ -11,8 +11,8 @@ Sizes: at most about eight nodes.
 Slow, obvious oracles for `privacy.shift_reduction`.
 
 `quadratic_program_value` writes the program down variable by variable for a general solver. `exact_cost` repeats the
-recursion in rational arithmetic. `LinearSystem` is a concrete training run whose gradients are linear in the model, so
-that what the attacker sees is Gaussian and the true loss is dense linear algebra.
+recursion in rational arithmetic. `LinearSystem` is a training run with gradients linear in the model:
+its view is Gaussian and the true loss is dense linear algebra.
 """
 
 from __future__ import annotations

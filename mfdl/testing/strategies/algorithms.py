@@ -4,8 +4,7 @@
 
 Hypothesis strategies for participations, gradient differences, and runs whose gradients are linear in the model.
 
-Participations: every scheme, on few steps; they shrink to one step. Gradient differences: what one record can change in
-the stacked gradients. Linear systems: training runs whose true privacy loss is dense linear algebra.
+Participations are of few steps and shrink to one. Gradient differences: what one record can change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Toeplitz encoders: C[t, s] = c_(t - s), few coefficients where they are banded.
-
-Banded encoders: any causal C with few diagonals.
-"""
+"""Toeplitz encoders, C[t, s] = c_(t - s), and banded ones: any causal C with few diagonals."""
 
 from __future__ import annotations
 
