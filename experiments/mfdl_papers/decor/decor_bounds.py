@@ -21,9 +21,7 @@ of steps. Out: a Rényi divergence of all steps, or an epsilon. For Poisson samp
 Noise that is correlated across nodes: how much of it stays in the models after averaging.
 
 In: gossip, and a covariance R over nodes or the standard deviations of pairwise noise. Out: variances per coordinate
-at learning rate 1, and constants of the graph; what training makes of them is in `convergence`. What it costs in
-privacy is in `spatial` and `privacy`; the error of a whole algorithm is
-`mfdl.algorithms.noise_error`.
+at learning rate 1, and constants of the graph; what training makes of them is in `convergence`.
 
 Convention: new = W @ old. Papers that stack models as columns write X W; their W is W^T here. It matters only where W
 is not symmetric, and there pairwise noise does not even cancel in the average unless W is doubly stochastic.
