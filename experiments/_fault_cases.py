@@ -116,7 +116,7 @@ def _api(random: Random, folder: Path) -> Callable[[], Any]:
         lambda: gossip.from_array(array(random, 4), "ring:n=4"),
         lambda: gossip.load(random.choice((text, a)), "ring:n=4"),
         lambda: graphs.load(random.choice((text, a))),
-        lambda: ErrorWeights.parse(text).of_steps(4),
+        lambda: ErrorWeights.parse(text).weights_by_step(4),
         lambda: ErrorWeights(random.choice((a, [a, b])), random.choice(("nodes", "average", a, [a]))),
         lambda: gaussian.record_shift(random.choice(("zero-out", "replace-one", text)), a),
         lambda: gaussian.epsilon_from_mu(a, b),

@@ -1,7 +1,7 @@
 """The excess loss of one release at the same budget, the limit beside every number of the comparison.
 
-The noise and the estimate are those of `mfdl.planning.limit`, with the curvature and the start of the train records: a
-Newton step from the optimum has excess loss trace(H^-1 Sigma) / 2, and every direction is shrunk as far as that helps.
+The noise and the estimate are those of `mfdl.planning.run_plan`, with the curvature and the start of the train records:
+a Newton step from the optimum has excess loss trace(H^-1 Sigma) / 2, and every direction is shrunk where that helps.
 PNDP from one receiver is q = 1, and whether hidden messages reach that is not known; noise that stays in the models
 reaches the limit of LDP.
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.func import functional_call, grad, jacrev, vmap
 
 from mfdl import graphs
-from mfdl.planning.limit import least_noise_std
+from mfdl.planning.run_plan import least_noise_std
 from mfdl.privacy.gaussian import mu_from_epsilon
 from mfdl.training import tasks
 

@@ -16,7 +16,7 @@ from mfdl.privacy import gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, chain_above, correlations
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
 from mfdl.testing.oracles import curve_oracles as oracle
-from mfdl.testing.oracles.curve_oracles import of_two_bins
+from mfdl.testing.oracles.curve_oracles import two_bin_delta
 
 STATEMENTS: dict[str, Statement] = {}
 FEW_BINS = 8
@@ -93,6 +93,6 @@ def of_two(rng: np.random.Generator) -> Case:
     adjacency, epsilon = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.0, rng.uniform(0, 3)]))
     bins = BallsInBinsGaussian(multiplier, 2, correlations(M), adjacency, chain_above(M))
     directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
-    true = max(of_two_bins(M / multiplier**2, epsilon, way, 801) for way in directions)
+    true = max(two_bin_delta(M / multiplier**2, epsilon, way, 801) for way in directions)
     text = f"M {M.tolist()}, multiplier {multiplier!r}, {adjacency}, epsilon {epsilon!r}"
     return Case(shortfall(true, bins.delta(epsilon)), label(bins), 2, text)

@@ -17,7 +17,7 @@ from _soundness_bins import QUADRATURE
 import mfdl
 from mfdl.noise import LocalNoise
 from mfdl.participation.sampling import CyclicPoisson, MinSeparationSampling, RandomAllocation, Sampled
-from mfdl.testing.oracles.curve_oracles import Law, attacked, of_means, pattern_laws
+from mfdl.testing.oracles.curve_oracles import Law, attacked, means_delta, pattern_laws
 
 STATEMENTS: dict[str, Statement] = {}
 CELLS = {False: {1: 30, 2: 12, 3: 6, 4: 4, 5: 3, 6: 2}, True: {1: 30, 2: 8, 3: 4, 4: 2}}
@@ -66,7 +66,7 @@ def accounted(scheme: Sampled, C: np.ndarray, noise_std: float, adjacency: str) 
 def of_plane(C: np.ndarray, law: Law, noise_std: float, epsilon: float, way: str) -> float:
     """The hockey stick of gradients that are 1, of two steps."""
     means = np.array([np.abs(C)[:, list(steps)].sum(axis=1) for _, steps in law]) / noise_std
-    return of_means(means, epsilon, way, POINTS, np.array([probability for probability, _ in law]))
+    return means_delta(means, epsilon, way, POINTS, np.array([probability for probability, _ in law]))
 
 
 def differ(rng: np.random.Generator) -> Case:

@@ -41,7 +41,7 @@ class ReleasedModel:
 
     Raises: InvalidInput: an unknown name, numbers that are no such ones, rounds given twice.
 
-    >>> ReleasedModel("average:2").of_steps(4)
+    >>> ReleasedModel("average:2").weights_by_step(4)
     array([0. , 0. , 0.5, 0.5])
     >>> ReleasedModel("exponential:1", rounds_of_gossip=2).describe()
     'exponential:1+2'
@@ -70,7 +70,7 @@ class ReleasedModel:
         """The last models themselves."""
         return parse(self.model).name == "last" and not self.rounds_of_gossip
 
-    def of_steps(self, num_steps: int) -> FloatArray:
+    def weights_by_step(self, num_steps: int) -> FloatArray:
         """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
         weights: StepWeights = MODELS.make(self.model)
         return weights(check.integer_at_least(1, num_steps=num_steps))
@@ -99,12 +99,12 @@ def average(models: int) -> StepWeights:
     """The mean of the last models of each node, so many of them."""
     models = check.integer_at_least(1, models=models)
 
-    def of_steps(num_steps: int) -> FloatArray:
+    def weights_by_step(num_steps: int) -> FloatArray:
         if models > num_steps:
             raise InvalidInput(f"released model 'average:{models}' averages the last {models} of {num_steps} models.")
         return np.where(np.arange(num_steps) >= num_steps - models, 1 / models, 0.0)
 
-    return of_steps
+    return weights_by_step
 
 
 @MODELS.register(example="exponential:10")
@@ -112,9 +112,9 @@ def exponential(half_life: float) -> StepWeights:
     """The mean of all models, weights halved every so many steps back from the end."""
     half_life = check.positive(half_life=half_life)
 
-    def of_steps(num_steps: int) -> FloatArray:
+    def weights_by_step(num_steps: int) -> FloatArray:
         with np.errstate(over="ignore"):
             weights = 0.5 ** (np.arange(num_steps)[::-1] / half_life)
         return np.asarray(weights / weights.sum())
 
-    return of_steps
+    return weights_by_step

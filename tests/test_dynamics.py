@@ -22,7 +22,7 @@ from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config
 from mfdl.testing import gossip_matrices, gossip_sequences, largest_signed_sum
-from mfdl.testing.oracles import clear_rank, gossip_messages, local_noising, of_node, pinv_gram, received
+from mfdl.testing.oracles import clear_rank, gossip_messages, local_noising, node_columns, pinv_gram, received
 from mfdl.testing.strategies import random_encoder
 from mfdl.testing.strategies.graphs import polynomials
 from mfdl.training.executor import Executor
@@ -137,7 +137,7 @@ def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, relea
     for u, gram in zip(
         victims, view_grams(trust.PNDP([attacker]).view(algorithm, release=release), victims), strict=True
     ):
-        X, outside = pinv_gram(of_node(A, u, n), B)
+        X, outside = pinv_gram(node_columns(A, u, n), B)
         assert_array_equal(gram.leaks, outside)
         if gram.leaks.any() or np.isinf(gram.inflation):
             continue
@@ -232,7 +232,7 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
     algorithm = algorithms.anti_pgd(Dynamics(W, rates, momentum=momentum, weight_decay=decay), SCHEME)
     N = np.kron(np.linalg.inv(algorithm.noise.column_encoder(0)), np.eye(n))
     for loss in sensitivity_by_victim(algorithm, trust.LDP()):
-        X, outside = pinv_gram(of_node(A, loss.victim, n), A @ N)
+        X, outside = pinv_gram(node_columns(A, loss.victim, n), A @ N)
         assert not outside.any()
         by_hand = max(largest_signed_sum(X[p][:, p]) for p in SCHEME.patterns())
         # scalar gradients of two steps attain the maximum; cond(B)^2 is about 1e6

@@ -316,7 +316,7 @@ def test_the_largest_error_is_less_than_that_of_the_best_sum(weights):
     assert best.lower_bound <= best.objective <= best.lower_bound * (1 + 1e-4)
     assert best.objective < judged.objective
     noise = algorithms.mf_dsgd(RING_DYNAMICS, PART, best.encoder).noise
-    w = weights.of_steps(6)
+    w = weights.weights_by_step(6)
     errors = [
         NoiseObjective(RING_DYNAMICS, 6, ErrorWeights(row, curvature=weights.curvature)).noise_error(noise).value
         for row in np.diag(w)

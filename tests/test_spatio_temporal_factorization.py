@@ -70,7 +70,7 @@ def covariance(factorization):
 def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-average"):  # noqa: B008
     """What the counted models hold of each injection, weighted, in units of the first rate; by the recursion."""
     n, rates, W = dynamics.num_nodes, dynamics.learning_rates(T), dynamics.gossip.at(0).dense()
-    weight = weights.of_steps(T)
+    weight = weights.weights_by_step(T)
     theta, buffer = np.zeros((2, n, T * n))
     rows = []
     for r in range(T):

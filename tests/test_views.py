@@ -216,7 +216,7 @@ def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_
         _, state = executor.step(t, state, torch.as_tensor(G[t * n : (t + 1) * n]), torch.as_tensor(noise[t]))
         releasing.after(t, state)
         models.append(executor.models(state).numpy())
-    mean = over_nodes(algorithm) @ np.tensordot(algorithm.released.of_steps(T), np.stack(models), 1)
+    mean = over_nodes(algorithm) @ np.tensordot(algorithm.released.weights_by_step(T), np.stack(models), 1)
     assert_allclose(releasing.models(state).numpy(), mean, rtol=1e-10, atol=1e-10)
     operators = algorithm.released_from_gradients @ G + algorithm.released_from_injected_noise @ (built.noise @ Z)
     assert_allclose(over_nodes(algorithm) @ operators, mean, rtol=1e-9, atol=1e-9)

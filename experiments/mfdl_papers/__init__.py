@@ -34,14 +34,13 @@ _MODULES = {
         decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem_2 decor_theorem_2_non_convex
     """,
     "decor.decor_bounds": """
-        DecorNoise decor_accountant decor_corollary decor_theorem decor_victims flow_theorem largest_theta
-        sampled_epsilon sampled_renyi
+        DecorNoise accumulated_error average_error decor_accountant decor_corollary decor_theorem decor_victims
+        flow_theorem heterogeneity largest_theta one_step_error pairwise_error sampled_epsilon sampled_renyi
     """,
     "decor.rate_comparison": "central_rate local_rate muffliato_rate",
     "facts": "Fact Paper all_facts bibliography cited errata fact",
     "mafalda.view_sensitivity": "ReducedView greedy_rows reduce_view sum_abs_gram sum_abs_gram_as_printed",
     "muffliato.published_losses": "muffliato_as_coded muffliato_squared",
-    "noise_in_models": "accumulated_error average_error heterogeneity one_step_error pairwise_error",
     "published": "PublishedBound Quantity",
     "random_walk": "hitting_times pn_f_dp walk_known",
     "paper_claims": "published_claims",

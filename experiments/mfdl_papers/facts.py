@@ -75,7 +75,7 @@ class Fact:
         return self.holds or bool(self.counterexample)
 
 
-def table_of(paper: str, kind: str) -> dict[str, Any]:
+def toml_table(paper: str, kind: str) -> dict[str, Any]:
     """What `PAPER/KIND.toml` holds: "facts" or "figures" of a paper."""
     return read_toml(Path(__file__).parent / paper / f"{kind}.toml")
 
@@ -85,7 +85,7 @@ def all_facts() -> Mapping[str, Fact]:
     """All of them by id, paper by paper."""
     table: dict[str, Fact] = {}
     for name in PAPERS:
-        entries = table_of(name, "facts")
+        entries = toml_table(name, "facts")
         paper = Paper(entries.pop("name"), entries.pop("arxiv"), entries.pop("not_used", ""))
         for id, entry in entries.items():
             if id in table or entry.get("kind", KINDS[0]) not in KINDS:

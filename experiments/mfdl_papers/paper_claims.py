@@ -25,8 +25,8 @@ from mfdl.testing.oracles import (
     clear_rank,
     gossip_messages,
     largest_signed_sum,
+    node_columns,
     normal_cdf,
-    of_node,
     pinv_gram,
     received,
     without_noise,
@@ -36,13 +36,13 @@ from .facts import fact
 
 MODULES = (
     "mafalda.view_claims",
-    "muffliato.distance_claims",
+    "muffliato.published_losses",
     "zip_dl",
     "decor.accounting_claims",
     "decor.training_claims",
     "corn.corn_claims",
     "gdp",
-    "whisper.whisper_claims",
+    "whisper",
     "balls_in_bins",
 )
 
@@ -85,7 +85,7 @@ def published_claims() -> list[Claim]:
     return list(by_id.values())
 
 
-def two_of(num_nodes: int, attacker: int, victim: int) -> int:
+def nodes_with_pair(num_nodes: int, attacker: int, victim: int) -> int:
     """The number of nodes; cases where attacker and victim are not two of them do not count."""
     assume(attacker < num_nodes and victim < num_nodes and attacker != victim)
     return num_nodes
@@ -104,33 +104,33 @@ def own_parts(node: int, steps: int, num_nodes: int) -> set[int]:
     return {t * num_nodes + node for t in range(steps)}
 
 
-def gram_of(rows: FloatArray, noise: FloatArray, victim: int, num_nodes: int) -> FloatArray:
+def victim_gram(rows: FloatArray, noise: FloatArray, victim: int, num_nodes: int) -> FloatArray:
     """X of one victim, inf where a part of its gradients is seen without noise; rejects views of unclear rank."""
     assume(clear_rank(noise))
-    X, leaks = pinv_gram(of_node(rows, victim, num_nodes), noise)
+    X, leaks = pinv_gram(node_columns(rows, victim, num_nodes), noise)
     return np.full_like(X, math.inf) if leaks.any() else X
 
 
 def pairwise_gram(W: GossipMatrix, attacker: int, victim: int, steps: int, gossip_rounds: int = 1) -> FloatArray:
     """DP-D-SGD or Muffliato: what the attacker learns of the victim from what it receives, own noise known."""
-    n = two_of(W.num_nodes, attacker, victim)
+    n = nodes_with_pair(W.num_nodes, attacker, victim)
     rows = heard(W, attacker, steps, gossip_rounds=gossip_rounds)
-    return gram_of(rows, without_noise(rows, own_parts(attacker, steps, n)), victim, n)
+    return victim_gram(rows, without_noise(rows, own_parts(attacker, steps, n)), victim, n)
 
 
 def printed_gram(W: GossipMatrix, attacker: int, victim: int, steps: int) -> FloatArray:
     """The same X as printed: C^T B^+ B C, where A = B C and C is I with zero columns for known noise and gradients."""
-    n = two_of(W.num_nodes, attacker, victim)
+    n = nodes_with_pair(W.num_nodes, attacker, victim)
     B = without_noise(heard(W, attacker, steps), own_parts(attacker, steps, n))
     assume(clear_rank(B))
     projector = np.linalg.pinv(B, rcond=1e-9) @ B
-    X = of_node(of_node(projector, victim, n).T, victim, n)
+    X = node_columns(node_columns(projector, victim, n).T, victim, n)
     return (X + X.T) / 2
 
 
 def losses(A: FloatArray, B: FloatArray, victims: Collection[int], num_nodes: int) -> FloatArray:
     """sens^2 of each victim that takes part in every step, its gradients 1 or -1; inf for a leak."""
-    grams = [pinv_gram(of_node(A, u, num_nodes), B) for u in victims]
+    grams = [pinv_gram(node_columns(A, u, num_nodes), B) for u in victims]
     return np.array([math.inf if leaks.any() else float(largest_signed_sum(X)) for X, leaks in grams])
 
 

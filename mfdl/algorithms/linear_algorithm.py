@@ -138,7 +138,7 @@ class LinearAlgorithm(Shown):
         marks = checks.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
         object.__setattr__(self, "transmitted", marks)
         check.instance(ReleasedModel, released=self.released)
-        self.released.of_steps(self.num_steps)
+        self.released.weights_by_step(self.num_steps)
         self._require_consistent()
 
     def _require_consistent(self) -> None:
@@ -369,7 +369,7 @@ class LinearAlgorithm(Shown):
     def released_after_rounds(self) -> dict[int, float]:
         """Weights of the released models by their number of rounds, without weights 0."""
         begins = [r for r, step in enumerate(self.step_of_round) if step >= 0]
-        weights = self.released.of_steps(self.num_steps).tolist()
+        weights = self.released.weights_by_step(self.num_steps).tolist()
         return {r: a for r, a in zip([*begins[1:], len(self.rounds)], weights, strict=True) if a}
 
     @cached_property

@@ -237,7 +237,7 @@ class _Blocks:
         """H_v + price I: mean variance in the counted models per unit of noise; (blocks, L, L)."""
         rows = base.noise.rmatmat(counted_rows(base, weights).T).T
         by_block = self.split(rows).transpose(1, 0, 2)
-        mean = by_block.transpose(0, 2, 1) @ by_block / (self.n * weights.of_steps(self.num_steps).sum())
+        mean = by_block.transpose(0, 2, 1) @ by_block / (self.n * weights.weights_by_step(self.num_steps).sum())
         return np.asarray(mean + price * np.eye(mean.shape[1]))
 
     def noise(self, covariances: FloatArray) -> ScheduledNoise:

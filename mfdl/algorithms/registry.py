@@ -235,6 +235,6 @@ def _built(
     _, weights = split(name)
     if weights is None:
         return builder(dynamics, participation, **parameters)
-    weights.of_steps(participation.num_steps)  # refused before anything is solved
-    weights.of_nodes(dynamics.num_nodes)
+    weights.weights_by_step(participation.num_steps)  # refused before anything is solved
+    weights.target_diagonal(dynamics.num_nodes)
     return builder(dynamics, participation, weights=weights, **parameters).named(name)

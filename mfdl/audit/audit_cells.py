@@ -187,8 +187,8 @@ def audit_matrix(
 
 
 _PlanOf = Callable[[Any], AuditPlan | OneRunPlan]
-_MANY_RUNS: tuple[type[AuditSettings], _PlanOf] = AuditSettings, AuditPlan.of
-_ONE_RUN: tuple[type[AuditSettings], _PlanOf] = OneRunSettings, OneRunPlan.of
+_MANY_RUNS: tuple[type[AuditSettings], _PlanOf] = AuditSettings, AuditPlan.from_settings
+_ONE_RUN: tuple[type[AuditSettings], _PlanOf] = OneRunSettings, OneRunPlan.from_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +220,8 @@ class _NoiseOfCells:
         if [self.noise_std, self.mu, self.epsilon].count(None) != 2:
             raise InvalidInput("give exactly one of noise_std, mu and epsilon.")
 
-    def of(self, settings: AuditSettings) -> float:
-        """That at which the worst victim with a finite loss loses what is claimed; anything where there is none."""
+    def matching_std(self, settings: AuditSettings) -> float:
+        """Noise at which the worst finite loss is the claimed one; any value if no loss is finite."""
         if self.noise_std is not None:
             return self.noise_std
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
@@ -254,7 +254,7 @@ def _audited(
 ) -> tuple[AuditResult | OneRunResult | None, str]:
     """The audit, or why there is none."""
     try:
-        plan = plan_of(settings.with_noise(noise.of(settings)))
+        plan = plan_of(settings.with_noise(noise.matching_std(settings)))
     except UnsupportedMechanism as error:
         return None, str(error)
     return (None, plan.why) if plan.why else (plan.result(), "")

@@ -236,7 +236,7 @@ class AuditedClaims:
     why: str = ""
 
     @staticmethod
-    def of(settings: AuditSettings) -> AuditedClaims:
+    def from_settings(settings: AuditSettings) -> AuditedClaims:
         """The accounted claims and those of the mechanism's guarantee, or `claimed_mu` for every victim."""
         circumstances, losses = settings.circumstances, settings.losses  # the first refuses arguments before any work
         claim = functools.cache(lambda *curves: AuditedClaim(tuple(dict.fromkeys(curves))))  # one object where equal
@@ -252,9 +252,9 @@ class AuditedClaims:
         audited = [u for u in claims if u in exposed and claims[u].finite]
         if not audited:
             return AuditedClaims({}, notes, _why_nothing(settings))
-        return AuditedClaims(claims, notes).of_victims(audited, "no finite privacy loss is claimed")
+        return AuditedClaims(claims, notes).restricted_to(audited, "no finite privacy loss is claimed")
 
-    def of_victims(self, victims: Collection[int], why: str) -> AuditedClaims:
+    def restricted_to(self, victims: Collection[int], why: str) -> AuditedClaims:
         """Those of some victims; a note names the others and says why."""
         if not (others := sorted(self.by_victim.keys() - set(victims))):
             return self

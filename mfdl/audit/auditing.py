@@ -63,7 +63,7 @@ def audit(settings: AuditSettings) -> AuditResult:
             needed), a view too large for dense matrices, a transcript without messages that the view sees.
     Cost: n + 5 canaries of 4 trials runs each; cubic in the rows of the view.
     """
-    plan = AuditPlan.of(settings)
+    plan = AuditPlan.from_settings(settings)
     if plan.why:
         raise settings.refusal(plan.why)
     return plan.result()
@@ -82,16 +82,16 @@ class AuditPlan:
     why: str = ""
 
     @staticmethod
-    def of(settings: AuditSettings) -> AuditPlan:
+    def from_settings(settings: AuditSettings) -> AuditPlan:
         """Raises: InvalidInput: arguments out of range, too few or too many trials, a view too large."""
         attack = (PublicAttack if settings.num_bins is None else BinsAttack)(settings)
-        claims = AuditedClaims.of(settings)
+        claims = AuditedClaims.from_settings(settings)
         canaries = attack.candidates(list(claims.by_victim)) if claims.by_victim else []
         if not canaries:
             seen = anything_is_seen(settings.algorithm, settings.trust, release=settings.released)
             unseen = f"every victim attacks itself, or {NOTHING_IS_SEEN}" if seen else NOTHING_IS_SEEN
             return AuditPlan(attack, claims, why=claims.why or unseen)
-        claims = claims.of_victims({canary.victim for canary in canaries}, UNSEEN)
+        claims = claims.restricted_to({canary.victim for canary in canaries}, UNSEEN)
         plan = AuditPlan(attack, claims, tuple(canaries))
         demand = attack.demand(canaries, claims.by_victim, plan.failure)
         if math.isinf(demand.trials):
@@ -157,11 +157,11 @@ class BinRatio:
     replaced: bool
     bins_seen: bool
 
-    def of(self, seen: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
-        """Of runs, shape (runs,). Args: seen: whitened rows, shape (runs, rows); drawn: the bin of each run."""
-        return self._of(seen @ self.shifts.T, drawn)
+    def ratios(self, seen: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
+        """Shape (runs,). Args: seen: whitened rows, shape (runs, rows); drawn: the bin of each run."""
+        return self._ratios(seen @ self.shifts.T, drawn)
 
-    def _of(self, toward: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
+    def _ratios(self, toward: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
         half = (self.shifts**2).sum(axis=1) / 2
         if self.bins_seen:
             chosen = np.arange(drawn.size), drawn
@@ -197,7 +197,7 @@ class BinRatio:
         for size in (-1.0 if self.replaced else 0.0, 1.0):
             drawn = rng.integers(len(gram), size=count)
             toward = noise * rng.standard_normal((count, len(gram))) @ root.T + size * gram[drawn]
-            sides.append(self._of(toward, drawn))
+            sides.append(self._ratios(toward, drawn))
         return sides[0], sides[1]
 
     def trials_needed(self, noise: float, claimed: FloatArray, failure: float) -> float:
@@ -222,7 +222,7 @@ def whitened(canary: Canary, circumstances: AuditCircumstances, *, bins_seen: bo
     """P of the view, (rank, rows), and the statistic of the claimed noise."""
     patterns = list(canary.view.algorithm.participation.public.patterns())
     P = canary.view.whitener()
-    A = P @ canary.view.columns_of(canary.victim) * canary.signs
+    A = P @ canary.view.victim_columns(canary.victim) * canary.signs
     shifts = np.array([A[:, steps].sum(axis=1) for steps in patterns])
     replaced = circumstances.adjacency == "replace-one"
     return P, BinRatio(shifts * (circumstances.clip_norm / circumstances.noise_std), replaced, bins_seen)
@@ -264,7 +264,7 @@ class BinsAttack(Attack):
         return Sampler(joined, algorithm.num_nodes, algorithm.num_steps, self._bins)
 
     def drawn(self, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
-        return self.sampler.of_trials(self.settings.circumstances.trials, key)
+        return self.sampler.draw_trials(self.settings.circumstances.trials, key)
 
     def tested_draws(self, failure: float) -> TestedDraws:
         return self.sampler.tested(seed=self.settings.circumstances.seed, failure=failure)
@@ -280,7 +280,7 @@ class BinsAttack(Attack):
         P, ratio = whitened(canary, circumstances, bins_seen=seen)
 
         def statistic(runs: SeenRuns) -> FloatArray:
-            return ratio.of(runs.rows @ P.T / circumstances.noise_std, runs.drawn)
+            return ratio.ratios(runs.rows @ P.T / circumstances.noise_std, runs.drawn)
 
         without, with_canary = (statistic(runs) for runs in pilot)
         threshold = bounds.best_threshold(

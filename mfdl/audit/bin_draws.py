@@ -87,7 +87,7 @@ class Replayed:
         """See `Joined`: runs come in squares, of keys and of seeds, so that bins must follow both."""
         n, (of_key, seed) = self.mechanism.algorithm.num_nodes, divmod(run, SEEDS)
         options: dict[str, Any] = {"key": key.derive("run", of_key), "seeds": [seed], "stop_after": steps}
-        config = ReplayConfig(self.mechanism, _task_of(n, records), **options, device="cpu", progress=False)
+        config = ReplayConfig(self.mechanism, _equal_task(n, records), **options, device="cpu", progress=False)
         ((instance, batches),) = fed(config)
         index = instance.record_index[:, 0].numpy()
         joins = np.zeros((steps, n * records), dtype=bool)
@@ -98,7 +98,7 @@ class Replayed:
 
 
 @functools.lru_cache(maxsize=1)
-def _task_of(num_nodes: int, records: int) -> Task:
+def _equal_task(num_nodes: int, records: int) -> Task:
     """A task of that many records at each node, which are equal: only who joins matters."""
     return from_module(
         "draws",
@@ -191,7 +191,7 @@ class Sampler:
         findings += [test(drawn, b, share) for test in (_uniform, _independent, _fresh)]
         return TestedDraws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
 
-    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+    def draw_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
         """The bin of each trial, (trials,), and the runs of a system that they take, one for each bin.
 
         Args: key: of all of them.

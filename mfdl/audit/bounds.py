@@ -58,7 +58,7 @@ class ErrorRates:
     beta: float
 
     @staticmethod
-    def of(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> ErrorRates:
+    def from_samples(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> ErrorRates:
         """The rates from independent samples of any distribution.
 
         Args: threshold: chosen without looking at the samples; failure: half for each kind of error.
@@ -112,7 +112,7 @@ def best_threshold(
     Args: strength: how much error rates show, >= 0; count, tail: of `candidate_thresholds`.
     """
     tried = candidate_thresholds(without, with_canary, count=count, tail=tail)
-    rates = (ErrorRates.of(without, with_canary, float(threshold), failure=failure) for threshold in tried)
+    rates = (ErrorRates.from_samples(without, with_canary, float(threshold), failure=failure) for threshold in tried)
     strengths = [strength(each) for each in rates]
     if max(strengths) == 0:
         return float((without.mean() + with_canary.mean()) / 2)

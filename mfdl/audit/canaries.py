@@ -66,7 +66,7 @@ class Canary:
     @property
     def shift(self) -> FloatArray:
         """How far the view moves per unit of gradient norm, shape (rows,)."""
-        return np.asarray(self.view.columns_of(self.victim) @ self.signs)
+        return np.asarray(self.view.victim_columns(self.victim) @ self.signs)
 
     def sensitivity(self) -> float:
         """sqrt(d^T (B B^T)^+ d): what the claimed mechanism loses to this canary, per unit shift and unit noise."""
@@ -87,7 +87,7 @@ def _strongest(gram: FloatArray, participation: Participation, count: int) -> li
     """Signs and s^T X s of up to `count` patterns, the largest values first; of equal values, the first pattern."""
     strongest: list[tuple[FloatArray, float]] = []
     for patterns in _blocks(tried_patterns(gram, participation)):
-        signs, values = signs_of(gram[patterns[:, :, None], patterns[:, None, :]])
+        signs, values = large_signs(gram[patterns[:, :, None], patterns[:, None, :]])
         for number in ranking(values, descending=True)[:count]:
             full = np.zeros(len(gram))
             full[patterns[number]] = signs[number]
@@ -125,7 +125,7 @@ def _all_signs(size: int) -> FloatArray:
     return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)])
 
 
-def signs_of(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+def large_signs(X: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Signs that make s^T X s large for each X, (patterns, k, k), and the values: the largest for few steps."""
     return _best_of_all(X) if X.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
 
@@ -187,7 +187,7 @@ def candidates(
     more = [dataclasses.replace(top, name="spread over coordinates", direction=SPREAD)]
     used = np.flatnonzero(top.signs)
     if used.size > 1:
-        white = top.view.whitener() @ top.view.columns_of(top.victim)
+        white = top.view.whitener() @ top.view.victim_columns(top.victim)
         heaviest = first_largest(np.diag(white.T @ white)[used])
         single, other = np.zeros_like(top.signs), top.signs.copy()
         single[used[heaviest]] = 1.0
@@ -212,7 +212,7 @@ def worst_of_each(
 
 def heaviest(canary: Canary, count: int) -> list[Canary]:
     """The same canary on up to `count` patterns of steps, those that show most first, each with its best signs."""
-    white = canary.view.whitener() @ canary.view.columns_of(canary.victim)
+    white = canary.view.whitener() @ canary.view.victim_columns(canary.victim)
     scheme = canary.view.algorithm.participation.at_node(canary.victim)
     return [dataclasses.replace(canary, signs=signs) for signs, _ in _strongest(white.T @ white, scheme, count)]
 
@@ -257,12 +257,12 @@ def _worst_of_each(
         chosen = [u for u in members if u in victims]
         if not chosen:
             continue
-        view = Observation.of(algorithm, model, chosen[0], release=release)
+        view = Observation.from_trust(algorithm, model, chosen[0], release=release)
         if not len(view.gradients):
             continue
         P = view.whitener()
         for u in chosen:
-            signs, value = strongest(P @ view.columns_of(u), u)
+            signs, value = strongest(P @ view.victim_columns(u), u)
             if first_largest([worst.get(u, (-1.0,))[0], value]) == 1:
                 worst[u] = value, Canary(name, u, model.attacker, signs, ALONG, view)
     return worst
@@ -277,7 +277,7 @@ def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
     signs, value, first = np.zeros(white.shape[1]), 0.0, None
     for r in range(bins):
         part = white[:, r::bins]
-        best, reached = signs_of((part.T @ part)[None])
+        best, reached = large_signs((part.T @ part)[None])
         shift = part @ best[0]
         first = shift if first is None else first
         opposite = shift @ first < -SAME * np.linalg.norm(shift) * np.linalg.norm(first)
@@ -296,7 +296,7 @@ def _reacting(top: Canary, unit: str) -> Canary:
     tried = []
     for factor in FEEDBACKS:
         view = top.view.with_feedback(factor / rate, fixed=top.victim if unit == "user" else None)
-        white = view.whitener() @ view.columns_of(top.victim)
+        white = view.whitener() @ view.victim_columns(top.victim)
         signs, value = best_signs(white.T @ white, scheme)
         tried.append((value, dataclasses.replace(top, name="adaptive gradients", signs=signs, view=view)))
     return first_maximum(tried, lambda pair: pair[0])[1]
@@ -310,7 +310,7 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
     """
     tried = []
     for canary, precision in zip(canaries, precisions, strict=True):
-        A = canary.view.columns_of(canary.victim)
+        A = canary.view.victim_columns(canary.victim)
         scheme = canary.view.algorithm.participation.at_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
         share = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)

@@ -290,7 +290,9 @@ class Observation:
     feedback: FloatArray
 
     @staticmethod
-    def of(algorithm: LinearAlgorithm, trust: TrustModel, victim: int, *, release: str | None = None) -> Observation:
+    def from_trust(
+        algorithm: LinearAlgorithm, trust: TrustModel, victim: int, *, release: str | None = None
+    ) -> Observation:
         """The view of one trust model with a single view, without feedback.
 
         Raises: InvalidInput: the view is too large for dense matrices.
@@ -384,6 +386,6 @@ class Observation:
         P[:, used] = (U[:, noisy] / sigma[noisy]).T / scale[used]
         return P
 
-    def columns_of(self, victim: int) -> FloatArray:
+    def victim_columns(self, victim: int) -> FloatArray:
         """A_u, shape (rows, T)."""
         return self.gradients[:, victim :: self.algorithm.num_nodes]

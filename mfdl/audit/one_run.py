@@ -183,7 +183,7 @@ def audit_one_run(settings: OneRunSettings) -> OneRunResult:
         UnsupportedMechanism: secret batches, or user level.
     Cost: one run in as many dimensions as canaries, m^2 T for their gradients; cubic in the rows of the view.
     """
-    plan = OneRunPlan.of(settings)
+    plan = OneRunPlan.from_settings(settings)
     if plan.chosen is None:
         raise settings.refusal(plan.why)
     return plan.result()
@@ -204,9 +204,9 @@ class OneRunPlan:
     why: str
 
     @staticmethod
-    def of(settings: OneRunSettings) -> OneRunPlan:
+    def from_settings(settings: OneRunSettings) -> OneRunPlan:
         """Raises: InvalidInput: arguments out of range, or a view too large."""
-        claims = AuditedClaims.of(settings)
+        claims = AuditedClaims.from_settings(settings)
         finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
         worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
         if not worst:
@@ -262,7 +262,7 @@ def _ratios(settings: OneRunSettings, classes: list[Canary]) -> tuple[FloatArray
     transcript = system.run_once(CanaryRecords(victim, size * signs * present, directions), key=secret)
     rows = view.rows(transcript, secret, circumstances.noise_std) @ directions.T
     P = view.whitener()
-    white = P @ view.columns_of(victim) @ signs  # signal of each canary in units of the noise, (rank, m)
+    white = P @ view.victim_columns(victim) @ signs  # signal of each canary in units of the noise, (rank, m)
     shift = gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)
     scale = shift / circumstances.noise_std
     ratios = scale * (white * (P @ rows)).sum(0) / circumstances.noise_std

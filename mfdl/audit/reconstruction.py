@@ -135,7 +135,7 @@ class Reconstruction:
         Returns: (rows, d). Raises: InvalidInput: something needed is missing, not finite, not of numbers or not of
             exactly the shape given here; nothing is broadcast.
         """
-        algorithm, knowledge = self._of_algorithm()
+        algorithm, knowledge = self._algorithm_knowledge()
         sent = observation.by_round(algorithm, messages)
         d, T, n = sent.shape[2], algorithm.num_steps, algorithm.num_nodes
         shaped, view = observation.shaped, self.view
@@ -186,7 +186,7 @@ class Reconstruction:
         """
         return self.solve(self.observations(messages, **given))
 
-    def _of_algorithm(self) -> tuple[LinearAlgorithm, Knowledge]:
+    def _algorithm_knowledge(self) -> tuple[LinearAlgorithm, Knowledge]:
         if not isinstance(self.view, AlgorithmView):
             raise InvalidInput("a bare view has no transcript; give its rows to solve(observations).")
         return self.view.algorithm, self.view.knowledge

@@ -145,7 +145,7 @@ class Runs:
         circumstances, failure = self._circumstances, self.failure
         test = self.attack.test(canary, claim, self._pair(canary, f"pilot {number}"), failure)
         without, with_canary = (test.statistic(seen) for seen in self._pair(canary, f"measure {number}"))
-        rates = ErrorRates.of(without, with_canary, test.threshold, failure=failure)
+        rates = ErrorRates.from_samples(without, with_canary, test.threshold, failure=failure)
         numbers = claim.beside(rates)
         if test.normal:
             mu = bounds.gaussian_mu(without, with_canary, failure=failure)

@@ -115,8 +115,8 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
     }
     if isinstance(solved, EstimatedFactorization):
         facts |= {"objective_error": solved.objective_error, **config.values("probes", "probe_seed")}
-    if (of_structure := getattr(solved, "of_structure", None)) is not None:
-        facts |= {"form": config.form, **of_structure}
+    if (structure_facts := getattr(solved, "structure_facts", None)) is not None:
+        facts |= {"form": config.form, **structure_facts}
     if isinstance(solved, SpatioTemporalFactorization):
         facts |= {
             "coalition": solved.coalition_size,

@@ -159,7 +159,7 @@ def factorize_balls_in_bins(
             every = _dense(posed, ordered, stopping)
         else:
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
-            every = _of_form(setting, b, ordered, form, bandwidth, stopping)
+            every = _form_solutions(setting, b, ordered, form, bandwidth, stopping)
         tried += [(each, float(noise_std(solved.bin_gram)), solved) for each, solved in every]
     solutions = BallsInBinsFactorization(
         tuple(tried), time.perf_counter() - began, None if posed is None else posed.error_gram
@@ -185,7 +185,7 @@ def _dense(
         start = solved.encoder if correlation > 0 else None
 
 
-def _of_form(
+def _form_solutions(
     setting: Setting, bins: int, correlations: Sequence[float], form: str, bandwidth: int | None, stopping: Stopping
 ) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
     cost, start = mode_cost(setting), None

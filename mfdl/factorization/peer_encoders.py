@@ -172,15 +172,15 @@ def _banded_inverse(state: Fields, T: int) -> Encoder:
                 f"inv_coefficients must be as many as bandwidth={width}, got {series.size}; give both as the strategy "
                 "has them."
             )
-    return _of_noising(series[:T], T, state)
+    return _encoder_from_noising(series[:T], T, state)
 
 
 def _back_share(state: Fields, T: int) -> Encoder:
     share = check.non_negative(lambda_=state.get("lambda_"))
-    return _of_noising(np.array([1.0, -share][:T]), T, state)
+    return _encoder_from_noising(np.array([1.0, -share][:T]), T, state)
 
 
-def _of_noising(series: FloatArray, T: int, state: Fields) -> Encoder:
+def _encoder_from_noising(series: FloatArray, T: int, state: Fields) -> Encoder:
     """C^-1 with these coefficients, its rows times the norms of the columns of C where these are normalized."""
     if state.get("lr_schedule") is not None:
         raise InvalidInput("lr_schedule must be None: the encoder of this strategy has no learning rates.")
@@ -191,7 +191,7 @@ def _of_noising(series: FloatArray, T: int, state: Fields) -> Encoder:
     return Inverse(Banded(rows))
 
 
-def _of_coefficients(state: Fields, T: int) -> Encoder:
+def _encoder_from_coefficients(state: Fields, T: int) -> Encoder:
     if state.get("coefficients") is None:
         raise InvalidInput(
             f"coefficients are needed for a {state['type']}, whose recipe leaves them to a search; give "
@@ -208,8 +208,8 @@ _OPAKE: Mapping[str, _Recipe] = {
         _banded_inverse, ("bandwidth", "normalized", "momentum", "lr_schedule", "inv_coefficients")
     ),
     "LambdaCgdStrategy": _Recipe(_back_share, ("lambda_", "normalized", "lr_schedule")),
-    "BandMfStrategy": _Recipe(_of_coefficients, _SEARCHED),
-    "BltStrategy": _Recipe(_of_coefficients, _SEARCHED),
+    "BandMfStrategy": _Recipe(_encoder_from_coefficients, _SEARCHED),
+    "BltStrategy": _Recipe(_encoder_from_coefficients, _SEARCHED),
 }
 
 

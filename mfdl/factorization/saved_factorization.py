@@ -122,7 +122,7 @@ def _require_claims(solved: Any) -> None:
 @_require_claims.register(Factorization)
 @_require_claims.register(BinFactorization)
 @_require_claims.register(NodeFactorizations)
-def _of_encoders(solved: Factorization | BinFactorization | NodeFactorizations) -> None:
+def _encoder_claims(solved: Factorization | BinFactorization | NodeFactorizations) -> None:
     for each in solved.nodes if isinstance(solved, NodeFactorizations) else (solved,):
         _require_ends(each)
     _require_real(encoder=solved.encoder)
@@ -133,7 +133,7 @@ def _of_encoders(solved: Factorization | BinFactorization | NodeFactorizations) 
 
 @_require_claims.register(StructuredFactorization)
 @_require_claims.register(BinEncoder)
-def _of_structure(solved: StructuredFactorization | BinEncoder) -> None:
+def _structured_claims(solved: StructuredFactorization | BinEncoder) -> None:
     _require_finite_ends(solved)
     check.instance(Encoder, encoder=solved.encoder)
 

@@ -176,7 +176,7 @@ def optimal_per_mode(
     began, given = time.perf_counter(), modes_problem(setting)
     with reporter(progress).status(setting.during(PER_MODE)):
         solved = solutions.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
-    answer = _facts_of(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
+    answer = _solver_facts(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
     return _answered(PER_MODE, setting, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
@@ -209,7 +209,7 @@ def optimal_joint(
         stopping = dataclasses.replace(stopping, report=report)
         solved = solutions.solved(kronecker_encoder.solve_dense, H, labels, dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
-    return _answered(JOINT, setting, began, independent, encoder=solved.encoder, **_facts_of(solved))
+    return _answered(JOINT, setting, began, independent, encoder=solved.encoder, **_solver_facts(solved))
 
 
 def modes_problem(setting: Setting) -> ModeProblem:
@@ -228,7 +228,7 @@ def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stoppi
     d = posed.time_costs(solved.time.gram)
     node_covariance = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
     space = dataclasses.replace(node_covariance, gossip_hash=gossip.content_hash)
-    return _facts_of(solved) | {
+    return _solver_facts(solved) | {
         "encoder": solved.time.encoder,
         "space": space,
         "objective": solved.time.sensitivity**2 * float(_node_costs(posed, space) @ d),  # of the R that is kept
@@ -252,7 +252,7 @@ def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
     return np.asarray(np.einsum("uk,uk->k", U, space.covariance @ U))
 
 
-def _facts_of(solved: Certified) -> dict[str, Any]:
+def _solver_facts(solved: Certified) -> dict[str, Any]:
     """What a solver says of its answer, under the names it has here."""
     names = ("objective", "lower_bound", "status", "iterations", "sensitivity", "notes")
     return {name: getattr(solved, name) for name in names}

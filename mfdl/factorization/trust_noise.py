@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.local_noise import LocalCovariances, LocalNoiseProblem, NoiseView
-from mfdl_solvers.local_noise_solver import solve_local_noise
+from mfdl_solvers.local_noise import LocalCovariances, LocalNoiseProblem, NoiseView, solve_local_noise
 from mfdl_solvers.problem import OPTIMAL, STOPPED
 
 from ..check import FloatArray

@@ -220,7 +220,7 @@ class CausalNoise(NoiseOperator):
         part.local, part._holders = False, self._holders[columns]
         part.factor = matrices.sparse_matrix(factor=F[:, columns])
         if not self.shared:
-            part.encoder = self.written.of_columns(columns)
+            part.encoder = self.written.select_columns(columns)
             part.__dict__.pop("written", None)
         StructuredOperator.__init__(part, (self.num_steps * F.shape[0], self.num_steps * columns.size))
         return columns, part

@@ -94,7 +94,7 @@ class BlockCausal(Dense):
         inverse = np.asarray(back @ _wrapped(Dense, unit).inverse)
         for part in (C, inverse):  # the range of entries is that of other encoders
             _wrapped(Dense, np.diag(np.abs(part).max(axis=1)))
-        encoder = cls.of_computed(C.copy())
+        encoder = cls.from_computed(C.copy())
         inverse.setflags(write=False)
         vars(encoder)["inverse"] = inverse
         return encoder
@@ -193,7 +193,7 @@ def written_out(encoder: Encoder) -> ArrayEncoder:
             f"{encoder.size}; noise of a {type(encoder).__name__} encoder over that many is accounted where all "
             "messages are seen: under LDP, and for eavesdroppers."
         )
-    return Dense.of_computed(np.tril(encoder.dense()))
+    return Dense.from_computed(np.tril(encoder.dense()))
 
 
 def require_stepped(encoder: Encoder) -> None:

@@ -56,7 +56,7 @@ class CountedModels:
                 f"taken; both are taken after averaging: use objective post-average, got {self.counted_models!r}."
             )
         object.__setattr__(self, "num_steps", check.integer_at_least(1, num_steps=self.num_steps))
-        self.weights.of_nodes(self.dynamics.num_nodes)
+        self.weights.target_diagonal(self.dynamics.num_nodes)
         _ = self.rates, self.step_weights  # refused here where they are of another length
         if self.curvature is not None:
             self.curvature.require_stable(self.dynamics)
@@ -117,7 +117,7 @@ class CountedModels:
     @cached_property
     def step_weights(self) -> FloatArray:
         """w_r, or a_r of released models, shape (T,)."""
-        return self.weights.of_steps(self.num_steps)
+        return self.weights.weights_by_step(self.num_steps)
 
     @cached_property
     def target_factor(self) -> sp.csr_array | None:
@@ -142,7 +142,7 @@ class CountedModels:
         F = sp.eye_array(self.dynamics.num_nodes) if self.node_factor is None else self.node_factor
         return np.asarray(F.T.toarray())
 
-    def of_nodes(self, models: FloatArray) -> FloatArray:
+    def times_node_factor(self, models: FloatArray) -> FloatArray:
         """`node_factor` times models of shape (n, ...)."""
         if self.node_factor is None:
             return models

@@ -92,7 +92,7 @@ class Curvature:
         return cls(eigenvalues, text=spec)
 
     @classmethod
-    def of_features(cls, features: Any, factor: float = 1.0) -> Curvature:
+    def from_features(cls, features: Any, factor: float = 1.0) -> Curvature:
         """Of a linear model on public or unlabelled features: eigenvalues of `factor` times their second moment.
 
         Args:
@@ -101,7 +101,7 @@ class Curvature:
         Raises: InvalidInput: another shape, entries that are not finite, a factor that is not positive.
         Cost: records d^2 + d^3.
 
-        >>> Curvature.of_features([[2.0, 0.0], [0.0, 1.0]], factor=0.25).eigenvalues
+        >>> Curvature.from_features([[2.0, 0.0], [0.0, 1.0]], factor=0.25).eigenvalues
         array([0.5  , 0.125])
         """
         X = check.finite_array(2, features=features)
@@ -205,14 +205,14 @@ def features(file: str, factor: float = 1.0) -> FloatArray:
         stamp = Path(file).stat().st_mtime_ns
     except OSError:
         stamp = 0  # refused where it is read
-    return np.array(_of_records(file, factor, stamp))
+    return np.array(_record_eigenvalues(file, factor, stamp))
 
 
 @functools.lru_cache(maxsize=8)
-def _of_records(file: str, factor: float, stamp: int) -> FloatArray:
+def _record_eigenvalues(file: str, factor: float, stamp: int) -> FloatArray:
     """Once for each content of a file: names of mechanisms are parsed often."""
     return np.asarray(
-        Curvature.of_features(check.numbers_in_file(file, contents="curvature", ndim=2), factor).eigenvalues
+        Curvature.from_features(check.numbers_in_file(file, contents="curvature", ndim=2), factor).eigenvalues
     )
 
 

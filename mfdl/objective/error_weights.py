@@ -54,9 +54,9 @@ class ErrorWeights:
 
     Raises: InvalidInput: unknown names, numbers that are negative, not finite or all zero.
 
-    >>> ErrorWeights("last:2:0.1").of_steps(4)
+    >>> ErrorWeights("last:2:0.1").weights_by_step(4)
     array([0.1, 0.1, 1. , 1. ])
-    >>> ErrorWeights("exponential:1").of_steps(3)
+    >>> ErrorWeights("exponential:1").weights_by_step(3)
     array([0.25, 0.5 , 1.  ])
     """
 
@@ -99,11 +99,11 @@ class ErrorWeights:
         return isinstance(self.target, str) and self.target == NODES
 
     @property
-    def of_average(self) -> bool:
+    def is_average(self) -> bool:
         """The average of the models counts."""
         return isinstance(self.target, str) and self.target == AVERAGE
 
-    def of_steps(self, num_steps: int) -> FloatArray:
+    def weights_by_step(self, num_steps: int) -> FloatArray:
         """w_r for the model after step r, those on the way included, shape (num_steps,), an own array.
 
         Of released models a_r alone: `kinds` has those on the way beside them.
@@ -127,19 +127,19 @@ class ErrorWeights:
         """Weights that count step by step or what is released, not both, with factors: the variance is their sum."""
         if self.released is None or not self.on_the_way or num_steps == 1:
             return ((1.0, self),)
-        published, way = dataclasses.replace(self, on_the_way=0.0), self.of_gradients(num_steps)
+        published, way = dataclasses.replace(self, on_the_way=0.0), self.for_gradients(num_steps)
         return ((1.0, published), (self.on_the_way, way))
 
-    def of_gradients(self, num_steps: int) -> ErrorWeights:
+    def for_gradients(self, num_steps: int) -> ErrorWeights:
         """The mean over the T >= 2 models at which gradients are taken, at the same target and curvature."""
         return dataclasses.replace(self, step_weights=way_weights(num_steps), on_the_way=0.0)
 
-    def of_published(self, num_steps: int) -> ErrorWeights:
+    def for_published(self, num_steps: int) -> ErrorWeights:
         """The step weights alone, their sum 1; what is released as it is."""
         alone = dataclasses.replace(self, on_the_way=0.0)
         if self.released is not None:
             return alone
-        weights = alone.of_steps(num_steps)
+        weights = alone.weights_by_step(num_steps)
         return dataclasses.replace(alone, step_weights=weights / weights.sum())
 
     @property
@@ -147,7 +147,7 @@ class ErrorWeights:
         """Sum of the weights of nodes, tr(Q) = 1 for the average; None: n."""
         return None if isinstance(self.target, str) else float(np.sum(self.target))
 
-    def of_nodes(self, num_nodes: int) -> FloatArray | None:
+    def target_diagonal(self, num_nodes: int) -> FloatArray | None:
         """The diagonal of Q, shape (n,); None for the average, whose Q = 1 1^T / n is not diagonal."""
         if isinstance(self.target, str):
             return np.ones(num_nodes) if self.target == NODES else None
@@ -160,7 +160,7 @@ class ErrorWeights:
 
     def node_factor(self, num_nodes: int) -> sp.csr_array:
         """F with F^T F = Q, csr (rows, n): what is counted of the models of one step."""
-        of_nodes = self.of_nodes(num_nodes)
+        of_nodes = self.target_diagonal(num_nodes)
         if of_nodes is None:
             return sp.csr_array(np.full((1, num_nodes), num_nodes**-0.5))
         counted = np.flatnonzero(of_nodes)
@@ -236,12 +236,12 @@ def last(steps: float = 1, floor: float = 0.0) -> StepWeights:
             f"step_weights last counts a whole number of steps >= 1, with a floor >= 0, got {steps:g} and {floor:g}."
         )
 
-    def of_steps(num_steps: int) -> FloatArray:
+    def weights_by_step(num_steps: int) -> FloatArray:
         if steps > num_steps:
             raise InvalidInput(f"step_weights last:{steps:g} counts the last {steps:g} of {num_steps} steps.")
         return np.where(np.arange(num_steps) >= num_steps - int(steps), 1.0, floor)
 
-    return of_steps
+    return weights_by_step
 
 
 @STEP_WEIGHTS.register(example="exponential:10")
@@ -249,17 +249,17 @@ def exponential(half_life: float) -> StepWeights:
     """Halved every so many steps back from the end."""
     half_life = check.positive(half_life=half_life)
 
-    def of_steps(num_steps: int) -> FloatArray:
+    def weights_by_step(num_steps: int) -> FloatArray:
         with np.errstate(over="ignore"):  # a half-life next to zero: earlier steps count nothing
             return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / half_life))
 
-    return of_steps
+    return weights_by_step
 
 
 @STEP_WEIGHTS.register(name="released", example="released:average:48")
 def released_models(model: str) -> StepWeights:
     """What is released, and nothing else."""
-    return ReleasedModel(model).of_steps
+    return ReleasedModel(model).weights_by_step
 
 
 def released_in_full(text: str, release_model: str) -> str:

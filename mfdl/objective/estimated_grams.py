@@ -40,7 +40,7 @@ from ..gossip.randomized import Moments, RandomGossip
 from .counted_models import CountedModels, finite_gram
 from .curvature import nodes_needed, quadrature
 from .spectra import SpectralMeasure
-from .time_grams import in_reach, of_measure, over_steps
+from .time_grams import in_reach, measure_gram, over_steps
 
 ACCURACY = 1e-12
 """Of the moments of one probe, relative to its mass: what Lanczos may be off, far below what probes differ."""
@@ -101,7 +101,7 @@ class Estimate(NamedTuple):
         return Estimate(factor * self.value, factor * self.error)
 
     @classmethod
-    def of_probes(cls, values: FloatArray, spread: float) -> Estimate:
+    def from_probes(cls, values: FloatArray, spread: float) -> Estimate:
         """The mean of independent values by Student's t, or by `spread`, half the width of an interval if wider."""
         t = float(scipy.special.stdtrit(values.size - 1, (1 + LEVEL) / 2))
         by_probes = float(t * values.std(ddof=1)) / values.size**0.5
@@ -125,7 +125,9 @@ class ProbeSpread:
     probes: int
 
     @classmethod
-    def of(cls, measures: list[SpectralMeasure], factor: sp.csr_array | None, rows: int, num_steps: int) -> ProbeSpread:
+    def from_measures(
+        cls, measures: list[SpectralMeasure], factor: sp.csr_array | None, rows: int, num_steps: int
+    ) -> ProbeSpread:
         """Args: factor: F, whichever way round; None is the identity."""
         pooled = functools.reduce(SpectralMeasure.plus, measures)
         pooled = SpectralMeasure(pooled.eigenvalues, pooled.weights / len(measures))
@@ -174,10 +176,10 @@ class EstimatedGram:
         """tr(H X^-1) of the covariance X^-1 over steps, with the interval of `objective`."""
         values = np.array([float(np.sum(H * inverse)) for H in self.of_probes])
         if self.counted is None or self.spread is None:
-            return Estimate.of_probes(values, 0.0)
+            return Estimate.from_probes(values, 0.0)
         alone = (SpectralMeasure(np.array([lam]), np.ones(1)) for lam in self.spread.measure.eigenvalues)
-        costs = np.array([float(np.sum(of_measure(self.counted, each) * inverse)) for each in alone])
-        return Estimate.of_probes(values, self.spread.error(costs))
+        costs = np.array([float(np.sum(measure_gram(self.counted, each) * inverse)) for each in alone])
+        return Estimate.from_probes(values, self.spread.error(costs))
 
 
 def exact_or_estimated(counted: CountedModels, probes: Probes | None) -> FloatArray | EstimatedGram:
@@ -197,7 +199,7 @@ def estimated(counted: CountedModels, probes: Probes | None) -> EstimatedGram:
     if gossip.is_constant and gossip.at(0).is_symmetric:
         return _by_measures(counted, probes)
     if counted.released is None and factor is not None and factor.shape[0] < MIN_COUNTED:
-        few = "their average" if counted.weights.of_average else factor.shape[0]
+        few = "their average" if counted.weights.is_average else factor.shape[0]
         raise UnsupportedMechanism(
             f"the error Gram of gossip that is not symmetric is estimated where {MIN_COUNTED} nodes or more count, "
             f"got {few}; take metropolis-hastings gossip."
@@ -214,15 +216,15 @@ def _by_measures(counted: CountedModels, probes: Probes) -> EstimatedGram:
     n, factor = counted.dynamics.num_nodes, counted.node_factor
     signs = probes.signs(n)
     z = signs if factor is None else np.asarray(factor.T @ signs[: factor.shape[0]])
-    measures = _measures_of(counted, z)
+    measures = _column_measures(counted, z)
     share = n if factor is None else (np.asarray(factor.sum(axis=1)) ** 2).sum()  # 1^T Q 1
     known = SpectralMeasure(np.ones(1), np.array([share / n]))
-    of_probes = np.stack([of_measure(counted, measure.plus(known)) for measure in measures])
-    spread = ProbeSpread.of(measures, factor, n if factor is None else factor.shape[0], counted.num_steps)
+    of_probes = np.stack([measure_gram(counted, measure.plus(known)) for measure in measures])
+    spread = ProbeSpread.from_measures(measures, factor, n if factor is None else factor.shape[0], counted.num_steps)
     return EstimatedGram(of_probes.mean(axis=0), of_probes, counted, spread)
 
 
-def _measures_of(counted: CountedModels, z: FloatArray) -> list[SpectralMeasure]:
+def _column_measures(counted: CountedModels, z: FloatArray) -> list[SpectralMeasure]:
     """Of each column of z, which loses its part in the eigenvector 1: z^T p(W) z for one step's averaging W."""
     W, rounds = counted.dynamics.gossip.at(0).weights, counted.dynamics.gossip_rounds
     z -= z.mean(axis=0)
@@ -242,16 +244,16 @@ def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | N
         )
     size = same_size(factor)
     if size is not None and (closed := gossip.at(0).closed_spectrum) is not None:
-        measure = SpectralMeasure.of_spectrum(closed, size).after_rounds(counted.dynamics)
+        measure = SpectralMeasure.from_spectrum(closed, size).after_rounds(counted.dynamics)
         return Estimate(_fresh_cost(counted, measure.reduced(2 * T)), 0.0)
     probes = checked_probes(probes)
-    measures = _measures_of(counted, np.asarray(factor @ probes.signs(factor.shape[1])))
+    measures = _column_measures(counted, np.asarray(factor @ probes.signs(factor.shape[1])))
     share = float((np.asarray(factor.sum(axis=0)) ** 2).sum()) / n
     known = _fresh_cost(counted, SpectralMeasure(np.ones(1), np.array([share])))
     values = known + np.array([_fresh_cost(counted, measure) for measure in measures])
     # of z^T A z, A = F^T f(W) F, as of F p(W) F^T: |A|_F^2 <= |F|^2 tr(F^T f(W)^2 F)
-    spread = ProbeSpread.of(measures, factor, factor.shape[1], T)
-    return Estimate.of_probes(values, spread.error(_fresh_costs(counted, spread.measure)))
+    spread = ProbeSpread.from_measures(measures, factor, factor.shape[1], T)
+    return Estimate.from_probes(values, spread.error(_fresh_costs(counted, spread.measure)))
 
 
 def same_size(factor: sp.csr_array) -> float | None:
@@ -319,7 +321,7 @@ def _responses(counted: CountedModels, probes: FloatArray, *, by_age: bool) -> I
     rows, columns = (axis.ravel() for axis in np.indices(probes.shape))
     averaging = ByNodes(counted.dynamics)
     for y in counted.responses(averaging, (rows, columns), sizes=probes.ravel(), by_age=by_age):
-        yield counted.of_nodes(y)
+        yield counted.times_node_factor(y)
 
 
 SYMMETRIC = 1e-12
@@ -347,11 +349,11 @@ def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None
             "out one of them."
         )
     if random.moments is not None and counted.released is None:
-        steps = _MeanSteps.of(random.moments, dynamics.gossip_rounds, counted.num_steps)
+        steps = _MeanSteps.from_moments(random.moments, dynamics.gossip_rounds, counted.num_steps)
         if steps is not None:
             with blas_threads(dynamics.num_nodes):
                 return finite_gram(lambda: counted.over_directions(lambda each: _closed_form(each, steps)))
-    return _of_draws(counted, random, checked_probes(probes))
+    return _average_over_draws(counted, random, checked_probes(probes))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -368,7 +370,7 @@ class _MeanSteps:
     vectors: FloatArray
 
     @classmethod
-    def of(cls, moments: Moments, rounds: int, num_steps: int) -> _MeanSteps | None:
+    def from_moments(cls, moments: Moments, rounds: int, num_steps: int) -> _MeanSteps | None:
         """None where E[W] is not symmetric and T n^2 numbers are more than MAX_BYTES."""
         M = moments.mean.toarray()
         if np.abs(M - M.T).max() <= SYMMETRIC:
@@ -461,7 +463,7 @@ def _closed_form(counted: CountedModels, steps: _MeanSteps) -> FloatArray:
     return np.asarray(upper + upper.T + np.diag(np.diagonal(H)))
 
 
-def _of_draws(counted: CountedModels, random: RandomGossip, probes: Probes) -> EstimatedGram:
+def _average_over_draws(counted: CountedModels, random: RandomGossip, probes: Probes) -> EstimatedGram:
     """The exact Gram of each of several draws."""
     T, dynamics = counted.num_steps, counted.dynamics
     rounds = T * dynamics.gossip_rounds + (0 if counted.released is None else counted.released.rounds_of_gossip)

@@ -279,8 +279,8 @@ class NoiseObjective(CountedModels):
             counted = dataclasses.replace(self, weights=weights)
             return noise_error(counted, noise, divisors, probes).scaled(scale)
 
-        way = Estimate(0.0, 0.0) if T == 1 else error(self.weights.of_gradients(T))
-        return ExcessLoss(error(self.weights.of_published(T)), way)
+        way = Estimate(0.0, 0.0) if T == 1 else error(self.weights.for_gradients(T))
+        return ExcessLoss(error(self.weights.for_published(T)), way)
 
 
 def noise_error(
@@ -310,7 +310,7 @@ def noise_error(
     if (causal := noise.causal) is None:
         raise UnsupportedMechanism(f"the error of noise {noise.kind} is not covered.")
     if n > MAX_DENSE:
-        return _of_large_graph(counted, causal, m, probes)
+        return _large_graph_estimate(counted, causal, m, probes)
     if not causal.fresh:
         own_noise = causal.factor is None or causal.local
         return Estimate((_at_each_node if own_noise else _over_time_and_nodes)(counted, causal, m), 0.0)
@@ -323,7 +323,7 @@ def _divided(noise: CausalNoise, divisors: FloatArray) -> sp.csr_array:
     return sp.csr_array(sp.diags_array(1 / divisors) @ noise.mixing)
 
 
-def _of_large_graph(
+def _large_graph_estimate(
     counted: CountedModels, noise: CausalNoise, divisors: FloatArray, probes: Probes | None
 ) -> Estimate:
     """Without an array over nodes: of noise that is fresh, or alike at all nodes."""

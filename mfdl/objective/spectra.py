@@ -67,7 +67,7 @@ class SpectralMeasure:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def of_spectrum(cls, eigenvalues: FloatArray, weight: float = 1.0) -> SpectralMeasure:
+    def from_spectrum(cls, eigenvalues: FloatArray, weight: float = 1.0) -> SpectralMeasure:
         """The same weight on each of some eigenvalues, equal ones (to 13 decimals) put together."""
         values, counts = np.unique(np.clip(eigenvalues, -1.0, 1.0).round(GRID), return_counts=True)
         return cls(values, np.asarray(weight * counts, dtype=np.float64))
@@ -126,7 +126,7 @@ class Modes:
     root: FloatArray
 
     @classmethod
-    def of(cls, counted: CountedModels) -> Modes | None:
+    def from_models(cls, counted: CountedModels) -> Modes | None:
         """None where gossip is not constant and reversible, with D within MAX_MEASURE_RATIO."""
         gossip = counted.dynamics.gossip
         if not gossip.is_constant:
@@ -165,7 +165,7 @@ class Modes:
         """
         if self.symmetric and self.counted.node_factor is None:
             return None
-        counted = self.counted.of_nodes(self.vectors / self.root[:, None])
+        counted = self.counted.times_node_factor(self.vectors / self.root[:, None])
         sent = self.vectors * self.root[:, None]
         return (counted.T @ counted) * (sent.T @ sent)
 
@@ -175,23 +175,25 @@ def known_measure(counted: CountedModels) -> SpectralMeasure | None:
     gossip = counted.dynamics.gossip
     if not (gossip.is_constant and gossip.at(0).is_symmetric):
         return None
-    if counted.weights.of_average:
+    if counted.weights.is_average:
         return SpectralMeasure(np.ones(1), np.ones(1))
     if (closed := gossip.at(0).closed_spectrum) is not None:
         # every eigenspace has |u(i)|^2 alike at all nodes
         F = counted.target_factor
         trace = float(closed.size if F is None else F.data @ F.data)  # tr(Q)
-        measure = SpectralMeasure.of_spectrum(closed, trace / closed.size)
+        measure = SpectralMeasure.from_spectrum(closed, trace / closed.size)
         if (released := counted.released) is not None:  # |W^g u|^2
             measure = measure.weighted(measure.eigenvalues ** (2 * released.rounds_of_gossip))
         return measure.after_rounds(counted.dynamics)
     if gossip.num_nodes > MAX_DENSE:
         return None
     with blas_threads(gossip.num_nodes):
-        modes = Modes.of(counted)
+        modes = Modes.from_models(counted)
         if modes is None:
             return None
-        return SpectralMeasure(np.clip(modes.lam, -1.0, 1.0), (counted.of_nodes(modes.vectors) ** 2).sum(axis=0))
+        return SpectralMeasure(
+            np.clip(modes.lam, -1.0, 1.0), (counted.times_node_factor(modes.vectors) ** 2).sum(axis=0)
+        )
 
 
 def spectral_measure(counted: CountedModels) -> SpectralMeasure:

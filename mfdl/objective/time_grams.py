@@ -57,7 +57,7 @@ def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> Floa
         return functools.reduce(np.add, (np.outer(steps, steps) * H for steps, H in pairs))
     measure = known_measure(counted)
     if measure is not None:
-        return of_measure(counted, measure)
+        return measure_gram(counted, measure)
     if not in_reach(counted, MAX_WORK):
         raise UnsupportedMechanism(
             f"the error Gram of {dynamics.num_nodes:,} nodes over {T:,} steps is known in closed form on rings, tori, "
@@ -66,8 +66,8 @@ def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> Floa
         )
     with blas_threads(max(dynamics.num_nodes, T)):
         if counted.released is not None:
-            return finite_gram(lambda: _of_released(counted))
-        modes = Modes.of(counted) if dynamics.num_nodes <= MAX_DENSE else None
+            return finite_gram(lambda: _released_gram(counted))
+        modes = Modes.from_models(counted) if dynamics.num_nodes <= MAX_DENSE else None
         if modes is not None:
             return finite_gram(lambda: _over_ages(counted, modes.averaging, modes.entries, modes.coupling))
         return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
@@ -80,22 +80,22 @@ def in_reach(counted: CountedModels, work: float) -> bool:
         W = gossip.at(0)
         if n <= MAX_DENSE and W.is_reversible:
             return True
-        if W.is_symmetric and (counted.weights.of_average or W.closed_spectrum is not None):
+        if W.is_symmetric and (counted.weights.is_average or W.closed_spectrum is not None):
             return True
     by_nodes = n * T * (gossip.at(0).weights.nnz + n * T) * len(counted.directions)
     return by_nodes * (1 if counted.shift_invariant or counted.released is not None else T) <= work
 
 
-def of_measure(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
+def measure_gram(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
     """H of the counted models under gossip with this measure."""
     few = measure.reduced(2 * counted.num_steps)
     if counted.released is not None:
 
-        def of_released(direction: CountedModels) -> FloatArray:
+        def released_gram(direction: CountedModels) -> FloatArray:
             e = effects_by_modes(direction, few.eigenvalues) * np.sqrt(few.weights)
             return e @ e.T
 
-        return finite_gram(lambda: counted.over_directions(of_released))
+        return finite_gram(lambda: counted.over_directions(released_gram))
     modes = ByModes(few.eigenvalues)
     entries = np.arange(modes.size), np.zeros(modes.size, dtype=np.intp)
     with blas_threads(max(modes.size, counted.num_steps)):
@@ -117,11 +117,11 @@ def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
         effects_at = first.all_effects(averaging, first.form).swapaxes(0, 1)
         return (finite_gram(functools.partial(np.matmul, e, e.T)) for e in effects_at)
 
-    def of_all(direction: CountedModels) -> FloatArray:  # n T^2 numbers, in place of the effects of every direction
+    def all_grams(direction: CountedModels) -> FloatArray:  # n T^2 numbers, in place of the effects of every direction
         effects_at = direction.all_effects(averaging, first.form).swapaxes(0, 1)
         return effects_at @ effects_at.swapaxes(1, 2)
 
-    return iter(finite_gram(lambda: first.over_directions(of_all)))
+    return iter(finite_gram(lambda: first.over_directions(all_grams)))
 
 
 MAX_STEPS_ALONE = 512  # T^3 numbers are 1 GB
@@ -141,7 +141,7 @@ def over_each_step(counted: CountedModels) -> FloatArray:
             "take the sum of the errors."
         )
     measure, n = known_measure(counted), dynamics.num_nodes
-    modes = Modes.of(counted) if measure is None and n <= MAX_DENSE else None
+    modes = Modes.from_models(counted) if measure is None and n <= MAX_DENSE else None
     averaging: Averaging
     coupling: FloatArray | None
     if measure is not None:
@@ -154,24 +154,24 @@ def over_each_step(counted: CountedModels) -> FloatArray:
         by_node = ByNodes(dynamics)
         return finite_gram(
             lambda: functools.reduce(
-                np.add, (_of_each_step(counted, by_node, (node, np.zeros(1, np.intp))) for node in blocks)
+                np.add, (_step_grams(counted, by_node, (node, np.zeros(1, np.intp))) for node in blocks)
             )
         )
     else:
         raise UnsupportedMechanism(f"the error Grams of {n:,} nodes are not covered for this gossip; take fewer nodes.")
     entries = np.arange(averaging.size), np.zeros(averaging.size, dtype=np.intp)
     with blas_threads(max(averaging.size, T)):
-        return finite_gram(lambda: _of_each_step(counted, averaging, entries, coupling))
+        return finite_gram(lambda: _step_grams(counted, averaging, entries, coupling))
 
 
-def _of_each_step(
+def _step_grams(
     counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
 ) -> FloatArray:
     """w_r H_r of each step that counts, shape (steps, T, T), summed over the directions of the curvature."""
     T, steps = counted.num_steps, np.flatnonzero(counted.step_weights)
     place = {int(r): at for at, r in enumerate(steps)}
 
-    def of_direction(direction: CountedModels) -> FloatArray:
+    def direction_gram(direction: CountedModels) -> FloatArray:
         grams = np.zeros((steps.size, T, T))
         for r, y in enumerate(direction.responses(averaging, entries)):
             if r in place:
@@ -179,7 +179,7 @@ def _of_each_step(
                 grams[place[r], : r + 1, : r + 1] = direction.step_weights[r] * _coupled(rows, coupling)
         return grams
 
-    return counted.over_directions(of_direction)
+    return counted.over_directions(direction_gram)
 
 
 def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
@@ -189,7 +189,7 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
         (U, *_), grams = zip(*(by_modes(kind) for _, kind in kinds), strict=True)  # of one matrix: the same vectors
         return U, functools.reduce(np.add, (factor * H for (factor, _), H in zip(kinds, grams, strict=True)))
     gossip = counted.dynamics.gossip
-    modes = Modes.of(counted) if gossip.is_constant and gossip.at(0).is_symmetric else None
+    modes = Modes.from_models(counted) if gossip.is_constant and gossip.at(0).is_symmetric else None
     if modes is None or not modes.symmetric:
         raise UnsupportedMechanism(
             "noise correlated over time and nodes at once is factorized by the modes of one symmetric gossip matrix; "
@@ -197,9 +197,9 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
         )
     target = np.ones(modes.lam.size)
     if counted.released is not None and counted.weights.uniform_target:
-        target = (counted.of_nodes(modes.vectors) ** 2).sum(axis=0)  # further rounds are of the same modes
+        target = (counted.times_node_factor(modes.vectors) ** 2).sum(axis=0)  # further rounds are of the same modes
     elif modes.coupling is not None:
-        if not counted.weights.of_average:
+        if not counted.weights.is_average:
             raise UnsupportedMechanism(
                 "a target of some nodes couples the modes of the gossip; use target 'nodes' or 'average', or "
                 "joint for small problems."
@@ -210,16 +210,16 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
             raise UnsupportedMechanism("the average of the models is not a mode of this gossip.")
         target = np.round(target)
 
-    def of_direction(direction: CountedModels) -> FloatArray:
+    def direction_gram(direction: CountedModels) -> FloatArray:
         if direction.released is None:
-            return _of_each_mode(direction, modes, target)
+            return _mode_grams(direction, modes, target)
         e = effects_by_modes(direction, modes.lam) * np.sqrt(target)
         return np.asarray(np.einsum("sk,tk->kst", e, e))
 
-    return modes.vectors, finite_gram(lambda: counted.over_directions(of_direction))
+    return modes.vectors, finite_gram(lambda: counted.over_directions(direction_gram))
 
 
-def _of_each_mode(counted: CountedModels, modes: Modes, target: FloatArray) -> FloatArray:
+def _mode_grams(counted: CountedModels, modes: Modes, target: FloatArray) -> FloatArray:
     T, n = counted.num_steps, modes.lam.size
     grams = np.zeros((n, T, T))
     root = np.sqrt(counted.step_weights)
@@ -275,7 +275,7 @@ def _gram(
 
 def _rows(counted: CountedModels, responses: FloatArray, coupling: FloatArray | None) -> FloatArray:
     """What counts of the responses of a step, one row per injection."""
-    models = counted.of_nodes(responses) if coupling is None else responses
+    models = counted.times_node_factor(responses) if coupling is None else responses
     return models.transpose(1, 0, 2).reshape(models.shape[1], -1)
 
 
@@ -291,12 +291,12 @@ def effects_by_modes(counted: CountedModels, eigenvalues: FloatArray) -> FloatAr
     return counted.all_effects(ByModes(eigenvalues), np.ones(eigenvalues.size))
 
 
-def _of_released(counted: CountedModels) -> FloatArray:
+def _released_gram(counted: CountedModels) -> FloatArray:
     """By modes where there are any, else over nodes in blocks of rows of the form."""
-    modes = Modes.of(counted)
+    modes = Modes.from_models(counted)
     T, averaging, form = counted.num_steps, ByNodes(counted.dynamics), counted.form
 
-    def of_direction(direction: CountedModels) -> FloatArray:
+    def direction_gram(direction: CountedModels) -> FloatArray:
         if modes is not None:
             e = effects_by_modes(direction, modes.lam)
             return np.asarray(e @ (e.T if modes.coupling is None else modes.coupling @ e.T))
@@ -305,7 +305,7 @@ def _of_released(counted: CountedModels) -> FloatArray:
         blocks = (direction.all_effects(averaging, form[:, at : at + width]).reshape(T, -1) for at in starts)
         return functools.reduce(np.add, (e @ e.T for e in blocks))
 
-    H = counted.over_directions(of_direction)
+    H = counted.over_directions(direction_gram)
     return np.asarray((H + H.T) / 2)
 
 
@@ -324,7 +324,7 @@ def over_nodes(counted: CountedModels) -> FloatArray:
 
 def _by_modes(counted: CountedModels) -> FloatArray:
     """U f(lam) U^T, f(lam) the cost of an injection in each mode."""
-    modes = Modes.of(counted)
+    modes = Modes.from_models(counted)
     assert modes is not None
     costs = counted.over_directions(lambda each: each.fresh_costs(modes.averaging, np.ones_like(modes.lam)))
     H: FloatArray = (modes.vectors * costs) @ modes.vectors.T
@@ -340,11 +340,11 @@ def _node_gram(counted: CountedModels) -> FloatArray:
 
 def _node_gram_of_released(counted: CountedModels) -> FloatArray:
     """By modes of symmetric gossip, U (sum_s f_s f_s^T * U^T Q U) U^T entrywise; else the steps one by one."""
-    modes, n = Modes.of(counted), counted.dynamics.num_nodes
+    modes, n = Modes.from_models(counted), counted.dynamics.num_nodes
     with blas_threads(n):
         if modes is not None and modes.symmetric:
             f = counted.over_directions(lambda each: _square(effects_by_modes(each, modes.lam).T))
-            counts = counted.of_nodes(modes.vectors)
+            counts = counted.times_node_factor(modes.vectors)
             H = modes.vectors @ (f * (counts.T @ counts)) @ modes.vectors.T
         else:
             averaging, form = ByNodes(counted.dynamics), counted.form
@@ -365,12 +365,12 @@ def over_both(counted: CountedModels) -> FloatArray:
     require_joint_size(T, n, "use per-mode or kronecker, which scale")
     averaging, form = ByNodes(counted.dynamics), counted.form
 
-    def of_released(direction: CountedModels) -> FloatArray:
+    def released_gram(direction: CountedModels) -> FloatArray:
         e = direction.all_effects(averaging, form).reshape(T * n, -1)
         return e @ e.T
 
-    of_direction = _sum_of_steps if counted.released is None else of_released
-    return finite_gram(lambda: counted.over_directions(of_direction))
+    direction_gram = _sum_of_steps if counted.released is None else released_gram
+    return finite_gram(lambda: counted.over_directions(direction_gram))
 
 
 def _sum_of_steps(counted: CountedModels) -> FloatArray:
@@ -379,7 +379,7 @@ def _sum_of_steps(counted: CountedModels) -> FloatArray:
     H = np.zeros((size, size))
     for r, y in enumerate(counted.responses(ByNodes(counted.dynamics), (every, every))):
         if counted.step_weights[r]:
-            models = counted.of_nodes(y)
+            models = counted.times_node_factor(y)
             rows = models.reshape(models.shape[0], -1)
             H[: rows.shape[1], : rows.shape[1]] += counted.step_weights[r] * (rows.T @ rows)
     return H

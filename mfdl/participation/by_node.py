@@ -213,7 +213,7 @@ class JointParticipation(Participation):
 
     def patterns_of_record(self) -> PatternSet:
         sets = tuple(part.patterns_of_record() for part in self.participations)
-        return CommonPatterns.of(sets[0], len(sets)) if self.same_steps else ProductPatterns.of(sets)
+        return CommonPatterns.from_part(sets[0], len(sets)) if self.same_steps else ProductPatterns.from_parts(sets)
 
     def describe(self) -> str:
         kinds = dict.fromkeys(part.describe() for part in self.participations)

@@ -355,7 +355,7 @@ class Explicit(Participation):
         return self.steps
 
     def patterns_of_record(self) -> PatternSet:
-        return Listed.of(self.given, self.steps)
+        return Listed.from_patterns(self.given, self.steps)
 
     def describe(self) -> str:
         return f"explicit participation ({len(self.given)} patterns, {self.steps} steps)"

@@ -94,7 +94,7 @@ class Design:
         require_known("participation", self.participation, PARTICIPATIONS)
         require_known("polynomial", self.polynomial, POLYNOMIALS)
         released = ReleasedModel(self.release_model)
-        released.of_steps(self.num_steps)
+        released.weights_by_step(self.num_steps)
         object.__setattr__(self, "release_model", released.describe())
         if registry.is_of_balls_in_bins(self.mechanism) and not self.has_bins:
             raise InvalidInput(f"{self.mechanism} is made for balls-in-bins; write {self.mechanism},b=B,k=K,bins.")
@@ -206,7 +206,9 @@ class DesignGrid:
                 rounds, polynomial = 1, POWERS
             if self._combined(mechanism, participation, b) and b * k <= self.max_steps:
                 for model in self.release_models:
-                    design = Design(mechanism, b, k, rounds, participation, of_share(model, b * k), polynomial)
+                    design = Design(
+                        mechanism, b, k, rounds, participation, released_for_share(model, b * k), polynomial
+                    )
                     if design not in seen:
                         seen.add(design)
                         yield design
@@ -226,10 +228,10 @@ def _base(mechanism: str) -> str:
     return registry.check_name(mechanism if is_file else mechanism.partition(registry.WEIGHTS_MARK)[0])
 
 
-def of_share(model: str, num_steps: int) -> str:
+def released_for_share(model: str, num_steps: int) -> str:
     """A released model for a number of steps: "average:50%" is the mean of the last half of them.
 
-    >>> of_share("average:50%", 160), of_share("average:50%+3", 5), of_share("last", 5)
+    >>> released_for_share("average:50%", 160), released_for_share("average:50%+3", 5), released_for_share("last", 5)
     ('average:80', 'average:3+3', 'last')
 
     Raises: InvalidInput: a share outside (0, 100].
@@ -267,7 +269,7 @@ class NoiseGain:
     weights: FloatArray
 
     @classmethod
-    def of(
+    def from_part(
         cls,
         released: ReleasedModel,
         noising: FloatArray | None,
@@ -281,7 +283,7 @@ class NoiseGain:
         Cost: T^3.
         """
         T = len(ages)
-        weights = released.of_steps(T)
+        weights = released.weights_by_step(T)
         steps = np.add.outer(np.arange(T), np.arange(T))
         by_age = np.where(steps < T, weights[np.minimum(steps, T - 1)], 0.0)  # [age, injection]
         covariance = np.eye(T) if noising is None else noising @ noising.T
@@ -295,8 +297,8 @@ class NoiseGain:
         return NoiseGain(self.published + other.published, self.on_the_way + other.on_the_way, self.weights)
 
     @classmethod
-    def of_noise(cls, released: ReleasedModel, dynamics: Dynamics, noise: CausalNoise) -> NoiseGain:
-        """Of noise that nodes share, or that differs between them.
+    def from_noise(cls, released: ReleasedModel, dynamics: Dynamics, noise: CausalNoise) -> NoiseGain:
+        """Noise that nodes share, or that differs between them.
 
         Cost: for each part n T^2 by the modes of symmetric gossip, else its columns times that, and T^3.
         """
@@ -305,7 +307,7 @@ class NoiseGain:
         noisings = (None if noise.fresh else noise.column_inverse(k) for k in range(len(factors)))
         T, further = noise.num_steps, released.rounds_of_gossip
         ages = (age_grams(dynamics, T, factors, rounds) for rounds in (0, further))
-        return functools.reduce(operator.add, map(functools.partial(cls.of, released), noisings, *ages))
+        return functools.reduce(operator.add, map(functools.partial(cls.from_part, released), noisings, *ages))
 
     def published_std(self, contraction: float = 1.0) -> float:
         """Standard deviation per eta s, per coordinate."""

@@ -38,8 +38,7 @@ from ..released import ReleasedModel
 from ..trust import LDP, TrustModel
 from ..trust.base import MODELS
 from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
-from .limit import ReleaseLimit, colluding_nodes
-from .run_plan import PlannedDesign, RunPlan
+from .run_plan import PlannedDesign, ReleaseLimit, RunPlan, colluding_nodes
 
 MECHANISMS = ("dp-dsgd", "mafalda")
 POOLED = dict.fromkeys(("coalitions", "colluding"), (*MECHANISMS, "decor"))
@@ -304,11 +303,11 @@ class _Planner:
         noise, dynamics, released = algorithm.noise.causal, self._run_by(design), ReleasedModel(design.release_model)
         assert noise is not None
         if not (noise.local and noise.shared and np.ptp(noise.node_scales) == 0):
-            return NoiseGain.of_noise(released, dynamics, noise)
+            return NoiseGain.from_noise(released, dynamics, noise)
         noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.column_inverse(0) * noise.node_scales[0]
         T, rounds = design.num_steps, (0, released.rounds_of_gossip)
         ages, published = (self._age_gram(dynamics, further)[:T, :T] for further in rounds)
-        return NoiseGain.of(released, noising, ages, published)
+        return NoiseGain.from_part(released, noising, ages, published)
 
     def _run_by(self, design: Design) -> Dynamics:
         """Gossip and rounds of the run; a mechanism may average in its own way, as cdp on a server."""

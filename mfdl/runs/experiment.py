@@ -202,7 +202,7 @@ class Experiment(Protects, OnGraph):
         options.require_steps(self.epochs * self.period)
         options.require_seeds(self.seeds, self.first_seed)
         self.dynamics(from_array([[1.0]]))
-        ReleasedModel(self.release_model).of_steps(self.epochs * self.period)
+        ReleasedModel(self.release_model).weights_by_step(self.epochs * self.period)
         if self.clip_schedule is not None and (self.momentum or self.weight_decay):
             raise InvalidInput(
                 f"--clip-schedule {self.clip_schedule} scales the input of each step, but momentum "
@@ -334,7 +334,7 @@ class Experiment(Protects, OnGraph):
         from ..gossip import from_array
         from ..objective import NoiseObjective
 
-        weights.of_steps(self.epochs * self.period)
+        weights.weights_by_step(self.epochs * self.period)
         if weights.curvature is None:
             return
         if self.clip_schedule is not None or self.clipping != "flat":

@@ -36,7 +36,7 @@ import scipy
 from numpy.typing import NDArray
 
 from mfdl_solvers.chains import COUNTED, at_most
-from mfdl_solvers.encoders import Coefficients, Encoder, inflation_of, rounding_of_substitution
+from mfdl_solvers.encoders import Coefficients, Encoder, defect_inflation, rounding_of_substitution
 from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
 from mfdl_solvers.ties import equal_to_largest, first_largest, first_maximum
 
@@ -443,7 +443,7 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
     C = np.tril(encoder.dense())
     off = encoder.entry_rounding * np.asarray(np.abs(C).T @ np.abs(C))
     written = bound(C.T @ C, participation, method, off + 2 * (T + 2) * UNIT * (np.abs(C).T @ np.abs(C)))
-    more = inflation_of(encoder.written_defect(C))
+    more = defect_inflation(encoder.written_defect(C))
     written = dataclasses.replace(written, upper=written.upper * more, lower=written.lower / more)
     return _best([*bounds, written])
 

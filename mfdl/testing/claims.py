@@ -131,10 +131,10 @@ def claim(paper: str, item: str, **strategies: Any) -> Callable[[Callable[..., A
     Raises: InvalidInput: a parameter without strategy, a strategy without parameter, no docstring, unknown verdict.
     """
     options = {name: strategies.pop(name) for name in OPTIONS if name in strategies}
-    return functools.partial(_claim_of, paper, item, strategies, options)
+    return functools.partial(_build_claim, paper, item, strategies, options)
 
 
-def _claim_of(
+def _build_claim(
     paper: str, item: str, strategies: dict[str, Any], options: dict[str, Any], function: Callable[..., Any]
 ) -> Claim:
     name = getattr(function, "__name__", "the claim")

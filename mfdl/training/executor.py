@@ -196,7 +196,7 @@ class Releasing:
     def __init__(self, executor: Executor, dimension: int) -> None:
         algorithm = executor.algorithm
         self.executor, self.total = executor, None
-        self.weights = algorithm.released.of_steps(algorithm.num_steps).tolist()
+        self.weights = algorithm.released.weights_by_step(algorithm.num_steps).tolist()
         if not algorithm.released.is_last:
             shape = executor.share.size("nodes"), dimension
             self.total = torch.zeros(shape, dtype=torch.float64, device=executor.device)

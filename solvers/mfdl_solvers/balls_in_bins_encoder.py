@@ -222,7 +222,7 @@ def proven_by(problem: FactorizationProblem, gram: Array, caps: Array) -> float:
     # V is positive semidefinite: within a bin no entry is larger than the largest of the diagonal
     most[np.diag_indices(len(most))] = [np.diagonal(V)[r].max() for r in _members(problem)]
     weight = float((most * caps).sum()) * (1 + 8 * problem.size * EPS)
-    return proven(root.T @ problem.root_of(below=True), weight)
+    return proven(root.T @ problem.gram_root(below=True), weight)
 
 
 def _members(problem: FactorizationProblem) -> list[Labels]:

@@ -77,7 +77,7 @@ def lower_bound(
         return 0.0
     if problem.num_classes == problem.size:
         return weights_bound(problem, np.diagonal(V), root=root)
-    L = problem.root_of(below=True) if root is None else root
+    L = problem.gram_root(below=True) if root is None else root
     products, w = [], 0.0
     for members, root_of_dual, most in dual_roots(problem.classes, V):
         products.append(root_of_dual.T @ L[members])
@@ -115,7 +115,7 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
     v = v / largest  # the bound does not depend on the scale of v, but v may be near the end of the float range
     top = np.zeros(problem.num_classes)
     np.maximum.at(top, problem.classes, v)
-    L = problem.root_of(below=True) if root is None else root
+    L = problem.gram_root(below=True) if root is None else root
     w = float(top.sum()) * (1 + 8 * problem.size * EPS)
     return proven(np.sqrt(v)[:, None] * L, w)
 
@@ -231,7 +231,7 @@ def target(problem: FactorizationProblem, rho: float, *, last: bool = True) -> R
     """H + rho I with its root, from the eigenvectors of H; rho = 0 is H as it was given."""
     if rho == 0:
         return RidgeTarget(0.0, problem.error_gram, problem.root, last)
-    root = problem.root_of(plus=rho)
+    root = problem.gram_root(plus=rho)
     return RidgeTarget(rho, root @ root.T, root, last)
 
 

@@ -29,7 +29,7 @@ class ProductPatterns(PatternSet):
     parts: tuple[PatternSet, ...]
 
     @classmethod
-    def of(cls, parts: tuple[PatternSet, ...]) -> Self:
+    def from_parts(cls, parts: tuple[PatternSet, ...]) -> Self:
         """With the numbers that follow from the parts."""
         return cls(sum(part.num_steps for part in parts), sum(part.uses for part in parts), 1, parts)
 
@@ -90,7 +90,7 @@ class CommonPatterns(PatternSet):
     owners: int
 
     @classmethod
-    def of(cls, part: PatternSet, owners: int) -> Self:
+    def from_part(cls, part: PatternSet, owners: int) -> Self:
         """With the numbers that follow from the part."""
         return cls(part.num_steps * owners, part.uses * owners, 1, part, owners)
 

@@ -228,7 +228,7 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     nu = np.zeros(n)
     with blas_threads(T):
         for k in np.flatnonzero(problem.eigenvalues[:, -1] > 0):
-            nu[k] = np.linalg.svd(root.T @ problem.root_of(int(k), below=True), compute_uv=False).sum()
+            nu[k] = np.linalg.svd(root.T @ problem.gram_root(int(k), below=True), compute_uv=False).sum()
     nu *= max(1 - (T * T + 4) * EPS, 0.0)
     if not 0 < (scale := float(nu.max())) < np.inf:
         return 0.0
@@ -328,7 +328,7 @@ class ModeProblem(GramProblem):
         costs = np.zeros(self.num_nodes)
         with blas_threads(self.num_steps, single_up_to=ITERATION):
             for k in np.flatnonzero(self.eigenvalues[:, -1] > 0):
-                costs[k] = (scipy.linalg.solve_triangular(factor, self.root_of(int(k)), lower=True) ** 2).sum()
+                costs[k] = (scipy.linalg.solve_triangular(factor, self.gram_root(int(k)), lower=True) ** 2).sum()
         return costs
 
 

@@ -140,7 +140,7 @@ class PatternSet(abc.ABC):
 class Spaced(PatternSet):
     """k uses that are b or more steps apart: the sets that the search for encoders with structure takes."""
 
-    def of_series(self, series: Array) -> tuple[float, Array]:
+    def squared_size(self, series: Array) -> tuple[float, Array]:
         """||C 1_first||^2 and its gradient for Toeplitz C of coefficients c, shape (T,), at the first k steps b apart.
 
         The squared sensitivity itself where C has at most b diagonals, where uses are periodic and no coefficient is
@@ -371,7 +371,7 @@ class Listed(PatternSet):
     few: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, patterns: Sequence[tuple[int, ...]], num_steps: int) -> Self:
+    def from_patterns(cls, patterns: Sequence[tuple[int, ...]], num_steps: int) -> Self:
         """With the numbers that follow from the patterns."""
         gaps = [t - s for pattern in patterns for s, t in itertools.pairwise(pattern)]
         return cls(num_steps, max(map(len, patterns)), min(gaps, default=num_steps), tuple(patterns))

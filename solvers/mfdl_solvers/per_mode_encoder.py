@@ -154,7 +154,7 @@ class _PerModeSearch:
 
     def __init__(self, problem: ModeProblem, product: KroneckerFactorization, stopping: Stopping) -> None:
         self.problem, self.stopping, self.bound, self.rounds = problem, stopping, product.lower_bound, 0
-        self.blocks = ModeBlocks.of(problem, product)
+        self.blocks = ModeBlocks.from_product(problem, product)
         self.best = _BestBlocks(self.blocks, np.repeat(product.time.gram[None], problem.num_nodes, axis=0))
         separate, multipliers, self.iterations = _separate(self.blocks, product, stopping)
         self.most = self.iterations + stopping.max_iterations
@@ -328,7 +328,7 @@ class ModeBlocks:
     ridge_share: Array
 
     @classmethod
-    def of(cls, problem: ModeProblem, product: KroneckerFactorization) -> ModeBlocks:
+    def from_product(cls, problem: ModeProblem, product: KroneckerFactorization) -> ModeBlocks:
         n, T = problem.num_nodes, problem.num_steps
         F = per_mode_basis(problem, product)
         inverse = np.linalg.inv(F)

@@ -142,7 +142,7 @@ class GramProblem(AtAnyScale):
         """Of each Gram, ascending, shape (..., T)."""
         return self.eigen[0]
 
-    def root_of(self, mode: int | tuple[()] = (), *, plus: float = 0.0, below: bool = False) -> Array:
+    def gram_root(self, mode: int | tuple[()] = (), *, plus: float = 0.0, below: bool = False) -> Array:
         """L with L L^T = H + plus I after negative rounding eigenvalues are set to zero, shape (T, T).
 
         Args: mode: which Gram of a stack; below: H lowered by what its eigenvalues may be rounded, so that L L^T <= H.
@@ -203,7 +203,7 @@ class FactorizationProblem(GramProblem):
     @cached_property
     def root(self) -> Array:
         """L with L L^T = H after negative rounding eigenvalues are set to zero, shape (T, T)."""
-        return self.root_of()
+        return self.gram_root()
 
     def sensitivity_squared(self, gram: Array) -> float:
         """max over classes of sum |X[s, t]|: an upper bound, exact when X >= 0 entrywise on the classes."""

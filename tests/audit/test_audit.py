@@ -151,7 +151,9 @@ def failures(monkeypatch):
         return noted
 
     monkeypatch.setattr(bounds, "gaussian_mu", noting("gaussian", bounds.gaussian_mu))
-    monkeypatch.setattr(runs, "ErrorRates", SimpleNamespace(of=noting("counted", bounds.ErrorRates.of)))
+    monkeypatch.setattr(
+        runs, "ErrorRates", SimpleNamespace(from_samples=noting("counted", bounds.ErrorRates.from_samples))
+    )
     return spent
 
 

@@ -19,7 +19,7 @@ from mfdl.audit.bounds import EPSILONS, ErrorRates, clopper_pearson_upper_bound
 from mfdl.audit.runs import Runs
 from mfdl.commands import main
 from mfdl.privacy import gaussian
-from mfdl.testing.oracles.curve_oracles import of_two_bins
+from mfdl.testing.oracles.curve_oracles import two_bin_delta
 from mfdl.training import drawn_batches
 
 LDP = trust.LDP()
@@ -61,12 +61,12 @@ def test_half_the_noise_is_seen():
 def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monkeypatch):
     settings = AuditSettings(mechanism(), trust=LDP)
     guaranteed, stronger, curves = (mechanism().guarantee.curve, mechanism(1.0).guarantee.curve, Losses.curves)
-    claims = AuditedClaims.of(settings)
+    claims = AuditedClaims.from_settings(settings)
     assert not claims.notes
     assert claims.by_victim[0] == AuditedClaim((guaranteed,))
     assert guaranteed.epsilon(1e-5) > stronger.epsilon(1e-5)
     monkeypatch.setattr(Losses, "curves", lambda losses, noise_std: curves(losses, 1.0))
-    claims = AuditedClaims.of(settings)
+    claims = AuditedClaims.from_settings(settings)
     assert claims.by_victim[0].curves == (stronger, guaranteed)
     assert claims.by_victim[0].epsilon(1e-5) == stronger.epsilon(1e-5)
     assert claims.by_victim[0].deltas.tolist() == AuditedClaim((stronger,)).deltas.tolist()
@@ -111,7 +111,7 @@ class Exact:
 
     def delta(self, epsilon):
         M = self.ratio.shifts @ self.ratio.shifts.T
-        return max(of_two_bins(M, epsilon, way, 801) for way in self.ways)
+        return max(two_bin_delta(M, epsilon, way, 801) for way in self.ways)
 
     def epsilon(self, delta):
         return 60.0  # the curve alone is tested
@@ -372,12 +372,12 @@ def test_the_statistic_is_the_ratio_of_dense_mixtures(epochs, bins, adjacency, p
     o = 0.7 * (rng.standard_normal((4, view.noise.shape[1])) @ view.noise.T) + rng.normal() * canary.shift
     drawn = rng.integers(bins, size=4)
     P, ratio = whitened(canary, settings.circumstances, bins_seen=public)
-    statistic = ratio.of(o @ P.T / 0.7, drawn)
+    statistic = ratio.ratios(o @ P.T / 0.7, drawn)
     law = scipy.stats.multivariate_normal(
         np.zeros(len(view.noise)), 0.49 * view.noise @ view.noise.T, allow_singular=True
     )
     joins = [canary.signs * (np.arange(epochs * bins) % bins == r) for r in range(bins)]
-    means = [1.3 * view.columns_of(0) @ joined for joined in joins]
+    means = [1.3 * view.victim_columns(0) @ joined for joined in joins]
     for run, r in enumerate(drawn):
         some = [means[r]] if public else means
         present = sum(law.pdf(o[run] - mean) for mean in some)

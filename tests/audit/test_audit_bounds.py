@@ -29,7 +29,7 @@ def test_clopper_pearson_is_the_rate_at_which_so_few_errors_have_probability_fai
 @example(samples=[(1, -1)] * 9, failure=0.05, delta=1e-6)  # all errors leave every rate possible
 def test_binomial_bounds_rest_on_both_error_rates_each_at_half_the_failure(samples, failure, delta):
     without, with_canary = np.array(samples, dtype=float).T
-    rates = bounds.ErrorRates.of(without, with_canary, 0.0, failure=failure)
+    rates = bounds.ErrorRates.from_samples(without, with_canary, 0.0, failure=failure)
     errors = [(rates.alpha, sum(a > 0 for a, _ in samples)), (rates.beta, sum(b <= 0 for _, b in samples))]
     N = len(samples)
     for rate, count in errors:
@@ -74,7 +74,7 @@ def test_bounds_approach_the_truth_and_the_normal_one_is_sharper():
     rng = np.random.default_rng(1)
     without, with_canary = rng.standard_normal(40_000), 1.5 + rng.standard_normal(40_000)
     gaussian = bounds.gaussian_mu(without, with_canary, failure=0.01)
-    assert 1.4 < bounds.ErrorRates.of(without, with_canary, 0.75, failure=0.01).mu < 1.5
+    assert 1.4 < bounds.ErrorRates.from_samples(without, with_canary, 0.75, failure=0.01).mu < 1.5
     assert 1.44 < gaussian < 1.5
     assert 0 < bounds.epsilon_lower_bound(gaussian, 1e-6) < bounds.epsilon_lower_bound(1.5, 1e-6)
 

@@ -12,7 +12,7 @@ from vocabulary import dynamics_on, given, st
 from mfdl import Cyclic, EveryStep, MinSeparation, NoiseKey
 from mfdl.algorithms import registry
 from mfdl.audit import Training
-from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, learned, signs_of, tried_patterns
+from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, large_signs, learned, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
 from mfdl.participation import Explicit, OncePerEpoch
 from mfdl.training.shared_randomness import HolderKeys, base_columns
@@ -36,7 +36,7 @@ def test_what_is_seen_of_a_run_is_the_view_of_its_gradients_and_unknown_noise(ca
     name, trust = VIEWS[case]
     algorithm, rng = build(name), np.random.default_rng(0)
     T, n = algorithm.num_steps, algorithm.num_nodes
-    view = Observation.of(algorithm, trust, 2).with_feedback(feedback)
+    view = Observation.from_trust(algorithm, trust, 2).with_feedback(feedback)
     gradients = rng.standard_normal((T, n, COORDINATES)) / 10  # below the clipping norm
     gradients[view.knowledge.known_gradients] = 0.0
     key = NoiseKey.from_seed(4)
@@ -48,7 +48,7 @@ def test_what_is_seen_of_a_run_is_the_view_of_its_gradients_and_unknown_noise(ca
 
 
 def test_a_view_without_rows_has_as_many_trials_as_any():
-    view = Observation.of(build("dp-dsgd"), ReleasedOnly(), 0, release="none")
+    view = Observation.from_trust(build("dp-dsgd"), ReleasedOnly(), 0, release="none")
     assert view.by_trial(np.zeros((0, 5 * COORDINATES))).shape == (5, 0, COORDINATES)
     np.testing.assert_array_equal(view.by_trial(np.arange(12.0).reshape(2, 6))[1], [[2, 3], [8, 9]])
 
@@ -56,8 +56,8 @@ def test_a_view_without_rows_has_as_many_trials_as_any():
 @pytest.mark.parametrize("case", VIEWS)
 def test_whitened_columns_give_the_gram_of_the_pseudo_inverse(case):
     name, trust = VIEWS[case]
-    view = Observation.of(build(name), trust, 2)
-    A, B = view.columns_of(2), view.noise[:, ~view.known_noise]
+    view = Observation.from_trust(build(name), trust, 2)
+    A, B = view.victim_columns(2), view.noise[:, ~view.known_noise]
     white = view.whitener() @ A
     np.testing.assert_allclose(white.T @ white, A.T @ np.linalg.pinv(B @ B.T, rcond=1e-12) @ A, atol=1e-8)
 
@@ -137,12 +137,12 @@ def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
 def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, size):
     """Blocks of one size have one leading eigenvalue, and `eigh` may return any basis of its space."""
     X = scipy.linalg.block_diag(*[np.ones((block, block)) for block in (4, 4, size - 8)])
-    plain = signs_of(X[None])[0]
+    plain = large_signs(X[None])[0]
     values, vectors = np.linalg.eigh(X)
     turned = vectors.copy()
     turned[:, -2:] = turned[:, -2:] @ np.array([[0.6, 0.8], [-0.8, 0.6]])
     monkeypatch.setattr(np.linalg, "eigh", lambda X: (values[None], -turned[None]))
-    np.testing.assert_array_equal(signs_of(X[None])[0], plain)
+    np.testing.assert_array_equal(large_signs(X[None])[0], plain)
 
 
 @pytest.mark.parametrize("seed", range(4))

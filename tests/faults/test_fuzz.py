@@ -141,7 +141,7 @@ def test_refused_in_words(call, words, tmp_path):
 
 
 def test_a_half_life_next_to_zero_counts_the_last_step_alone():
-    assert ErrorWeights("exponential:5e-324").of_steps(3).tolist() == [0, 0, 1]
+    assert ErrorWeights("exponential:5e-324").weights_by_step(3).tolist() == [0, 0, 1]
 
 
 def test_an_encoder_that_overflows_is_refused():

@@ -161,7 +161,7 @@ def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, coun
     after, F = counted_models == "post-average", rows_of(target, n)
     expected = sum(
         np.prod([p for p, _, _ in sequence])
-        * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.of_steps(T), after, F)
+        * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.weights_by_step(T), after, F)
         for sequence in itertools.product(outcomes, repeat=T * K)
     )
     assert_allclose(NoiseObjective(dynamics, T, weights, counted_models).averaged(random), expected, atol=1e-12)

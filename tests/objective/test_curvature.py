@@ -62,8 +62,8 @@ def test_spectra_from_files(tmp_path, suffix):
     (lambda: Curvature.parse("power:1:9999999"), "dimension must be at most 1,000,000"),
     (lambda: Curvature.parse("nowhere.npy"), "cannot be read"),
     (lambda: Curvature.parse("features:nowhere.txt"), "give a .npy file, or a text of numbers"),
-    (lambda: Curvature.of_features(np.zeros((0, 3))), "at least one record"),
-    (lambda: Curvature.of_features([[1.0]], factor=0), "factor must be"),
+    (lambda: Curvature.from_features(np.zeros((0, 3))), "at least one record"),
+    (lambda: Curvature.from_features([[1.0]], factor=0), "factor must be"),
     (lambda: ErrorWeights(curvature=[1.0]), "curvature must be"),
     (lambda: ErrorWeights(on_the_way=-1), "on_the_way must be"),
     (lambda: ErrorWeights.parse("all/nodes/average"), r"are written STEPS\[/TARGET\]"),
@@ -131,7 +131,7 @@ def test_excess_loss_is_that_of_the_recursion(W, T, seed, rate, node_noise, mode
     weights = ErrorWeights(f"released:{model}", on_the_way=0.5, curvature=SPECTRUM)
     counted = NoiseObjective(dynamics, T, weights)
     published, way = counted.excess_loss(algorithm.noise, 0.3, divisors)
-    expected = simulated(dynamics, noising, SPECTRUM, weights.of_steps(T))
+    expected = simulated(dynamics, noising, SPECTRUM, weights.weights_by_step(T))
     assert_allclose([published.value, way.value], expected, rtol=1e-9, atol=1e-15)
     both = counted.noise_error(algorithm.noise, divisors).value * (0.3 * dynamics.learning_rates(T)[0]) ** 2 / n
     assert_allclose(both, published.value + 0.5 * way.value, rtol=1e-9, atol=1e-15)
@@ -209,7 +209,9 @@ def test_the_objective_is_the_noise_of_the_recursion(weights):
     inverse = np.linalg.inv(solved.encoder)
     noise = algorithms.mf_dsgd(TINY, part, solved.encoder).noise
     assert_allclose(NoiseObjective(TINY, 6, weights).noise_error(noise).value, solved.objective, rtol=1e-4)
-    published, way = simulated(TINY, np.kron(inverse, np.eye(3)).reshape(6, 3, 18), SPECTRUM, weights.of_steps(6))
+    published, way = simulated(
+        TINY, np.kron(inverse, np.eye(3)).reshape(6, 3, 18), SPECTRUM, weights.weights_by_step(6)
+    )
     if weights is BOTH:
         assert_allclose(3 * (published + 0.3 * way) / 0.8**2, solved.objective, rtol=1e-4)
 
@@ -255,8 +257,8 @@ def test_named_mechanisms_take_it():
 )  # fmt: skip
 def test_step_weights_by_name(text, weights):
     parsed = ErrorWeights.parse(text)
-    assert_allclose(parsed.of_steps(4), weights)
-    assert (parsed.describe(), parsed.uniform_target, parsed.of_average) == (text, True, False)
+    assert_allclose(parsed.weights_by_step(4), weights)
+    assert (parsed.describe(), parsed.uniform_target, parsed.is_average) == (text, True, False)
 
 
 @each(
@@ -267,16 +269,16 @@ def test_step_weights_by_name(text, weights):
     ("exponential:1e-9", [0, 0, 0, 1]),
 )
 def test_released_models_by_name(model, weights):
-    assert_allclose(ReleasedModel(model).of_steps(4), weights, rtol=1e-15)
+    assert_allclose(ReleasedModel(model).weights_by_step(4), weights, rtol=1e-15)
     assert ReleasedModel(f"{model}+2") == ReleasedModel(model, rounds_of_gossip=2)
     assert ReleasedModel(ReleasedModel(model, 3).describe()) == ReleasedModel(model, 3)
     assert ErrorWeights(f"released:{model}+3").released == ReleasedModel(model, 3)
 
 
 def test_targets():
-    assert ErrorWeights("last", [0, 1, 0]).of_nodes(3).tolist() == [0, 1, 0]
+    assert ErrorWeights("last", [0, 1, 0]).target_diagonal(3).tolist() == [0, 1, 0]
     average = ErrorWeights("last", "average")
-    assert (average.of_nodes(3), average.of_average, average.uniform_target) == (None, True, False)
+    assert (average.target_diagonal(3), average.is_average, average.uniform_target) == (None, True, False)
     F = ErrorWeights("all", [0, 4, 1]).node_factor(3).toarray()
     assert_array_equal(F.T @ F, np.diag([0, 4, 1]))
     assert_allclose(average.node_factor(4).toarray(), np.full((1, 4), 0.5))
@@ -286,7 +288,7 @@ def test_targets():
 
 
 def test_weights_proposed_for_training():
-    assert_array_equal(ErrorWeights.for_training(12, 3).of_steps(12), [0.01] * 9 + [1] * 3)
+    assert_array_equal(ErrorWeights.for_training(12, 3).weights_by_step(12), [0.01] * 9 + [1] * 3)
 
 
 @each(
@@ -307,15 +309,15 @@ def test_weights_proposed_for_training():
     (lambda: ErrorWeights([np.nan]), "must be finite"),
     (lambda: ErrorWeights("all", "averag"), "did you mean"),
     (lambda: ErrorWeights("all", [0, 0]), "target must be numbers >= 0"),
-    (lambda: ErrorWeights([1, 2]).of_steps(3), "one weight for each of 3 steps, got 2"),
-    (lambda: ErrorWeights("last:4").of_steps(3), "counts the last 4 of 3 steps"),
-    (lambda: ErrorWeights("all", [1, 2]).of_nodes(3), "each of 3 nodes, got 2"),
+    (lambda: ErrorWeights([1, 2]).weights_by_step(3), "one weight for each of 3 steps, got 2"),
+    (lambda: ErrorWeights("last:4").weights_by_step(3), "counts the last 4 of 3 steps"),
+    (lambda: ErrorWeights("all", [1, 2]).target_diagonal(3), "each of 3 nodes, got 2"),
     (lambda: ErrorWeights.for_training(3, 4), "at most num_steps=3, got 4"),
     (lambda: ReleasedModel("averages:2"), "did you mean 'average'"),
     (lambda: ReleasedModel("average"), "is written average:MODELS, .* e.g. average:48"),
     (lambda: ReleasedModel("average:0"), "models must be an integer >= 1, got 0"),
     (lambda: ReleasedModel("average:1.5"), "models must be an integer of at most 18 digits, got '1.5'"),
-    (lambda: ReleasedModel("average:5").of_steps(4), "averages the last 5 of 4 models"),
+    (lambda: ReleasedModel("average:5").weights_by_step(4), "averages the last 5 of 4 models"),
     (lambda: ReleasedModel("exponential:-1"), "half_life must be a finite number > 0, got -1"),
     (lambda: ReleasedModel("exponential:inf"), "half_life must be a finite number > 0, got inf"),
     (lambda: ReleasedModel("last:2"), "is written last, got '2'"),

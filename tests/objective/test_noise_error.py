@@ -56,7 +56,7 @@ def counted_variance(algorithm, counted_models, weights=EVERY):
         rows = rows[np.array(algorithm.step_of_round) >= 0]
     if not weights.uniform_target:
         rows = [weights.node_factor(algorithm.num_nodes) @ row for row in rows]
-    total = sum(w * np.sum(row**2) for w, row in zip(weights.of_steps(T), rows, strict=True))
+    total = sum(w * np.sum(row**2) for w, row in zip(weights.weights_by_step(T), rows, strict=True))
     first = 1.0 if algorithm.noise_on_messages else algorithm.dynamics.learning_rates(algorithm.num_steps)[0]
     return total / first**2
 

@@ -83,8 +83,8 @@ def dense_oracle(counted):
 def dense_direction(counted, pull):
     dynamics, T, weights = counted.dynamics, counted.num_steps, counted.weights
     n, K = dynamics.num_nodes, dynamics.gossip_rounds
-    rates, w = dynamics.learning_rates(T), ErrorWeights(weights.step_weights).of_steps(T)
-    diagonal = weights.of_nodes(n)
+    rates, w = dynamics.learning_rates(T), ErrorWeights(weights.step_weights).weights_by_step(T)
+    diagonal = weights.target_diagonal(n)
     Q = np.full((n, n), 1 / n) if diagonal is None else np.diag(diagonal)
     seen = np.zeros((T, n, T * n))
     for s in range(T):

@@ -12,7 +12,15 @@ import mfdl_papers as papers
 from mfdl import gossip, graphs, node_covariances
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.privacy import gaussian
-from mfdl.testing import connected_graphs, gossip_matrices, gossip_messages, of_node, pinv_gram, received, without_noise
+from mfdl.testing import (
+    connected_graphs,
+    gossip_matrices,
+    gossip_messages,
+    node_columns,
+    pinv_gram,
+    received,
+    without_noise,
+)
 
 DELTA = 1e-5
 ONES = {"sigma_ldp": 1.0, "sigma_cor": 1.0}
@@ -28,7 +36,7 @@ def pairwise_gram(W, attacker, victim, num_steps, rounds=1, own_noise_known=True
     messages, _ = gossip_messages(matrix, num_steps, gossip_rounds=rounds)
     heard = messages[received(matrix, num_steps * rounds, [attacker], self_messages=own_noise_known).ravel()]
     known = {t * n + attacker for t in range(num_steps)} if own_noise_known else set()
-    X, leaks = pinv_gram(of_node(heard, victim, n), without_noise(heard, known))
+    X, leaks = pinv_gram(node_columns(heard, victim, n), without_noise(heard, known))
     assert not leaks.any()
     return X
 

@@ -61,7 +61,7 @@ def test_traces_on_a_complete_graph():
 
 def test_groups_are_a_partition_of_all_nodes():
     for m in (1, 3, 20):
-        groups = covariance_figures.groups_of(m, 0)
+        groups = covariance_figures.random_groups(m, 0)
         assert sorted(u for group in groups for u in group) == list(range(20))
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
@@ -70,7 +70,7 @@ def test_groups_are_a_partition_of_all_nodes():
 def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(covariance_figures, "QUICK_DENSITIES", (0.5, 1.0))
     monkeypatch.setattr(covariance_figures, "QUICK_SIZES", (10,))
-    monkeypatch.setattr(covariance_figures, "draws_of", lambda scale, quick, full: range(1))
+    monkeypatch.setattr(covariance_figures, "draw_seeds", lambda scale, quick, full: range(1))
     monkeypatch.setattr(covariance_figures, "QUICK_SEED_COUNTS", (1, 20))
     answers = {}
     for name in ("corn-1", "corn-2"):

@@ -69,7 +69,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(budget_curves, "SETTINGS", {**budget_curves.SETTINGS, "epochs": 20, "eval_every": 5})
     monkeypatch.setattr(budget_curves, "QUICK_EPSILONS", (10.0,))
     monkeypatch.setattr(budget_curves, "QUICK_FACTORS", (0.5, 1.0))
-    monkeypatch.setattr(budget_curves, "seeds_of", lambda scale, quick, full: range(1, 2))
+    monkeypatch.setattr(budget_curves, "published_seeds", lambda scale, quick, full: range(1, 2))
     for module in (budget_curves, budget_curves):
         monkeypatch.setattr(module, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
@@ -244,7 +244,7 @@ def test_grid_of_few_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(logistic, "QUICK_PASSES", 1)
     monkeypatch.setattr(logistic, "RATES", (0.005, 0.01))
     monkeypatch.setattr(logistic, "CLIPS", (0.01, 0.1))
-    monkeypatch.setattr(logistic, "seeds_of", lambda scale, quick, full: range(1, 2))
+    monkeypatch.setattr(logistic, "published_seeds", lambda scale, quick, full: range(1, 2))
     seen = {}
 
     def losses(figure, scale, points, *, last_steps, column):
@@ -320,9 +320,9 @@ def test_the_pair_of_a_run_is_the_best_of_its_mean():
         ("ring", "large", 3.0): 3 * SEEDS_OF_DATA,
     }
     final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
-    curves = budget_curves.BudgetCurves.of((3.0,), final_test_losses)
+    curves = budget_curves.BudgetCurves.from_losses((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
-    assert trained_panels.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
+    assert trained_panels.mean_ratio(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, sq
 from mfdl.noise_scale import account, calibrate
 from mfdl.privacy import gaussian
 from mfdl.privacy.forms import view_grams
-from mfdl.testing import connected_graphs, exact_mu, gossip_messages, of_node, pinv_gram, received, without_noise
+from mfdl.testing import connected_graphs, exact_mu, gossip_messages, node_columns, pinv_gram, received, without_noise
 from mfdl_papers import decor_constant, decor_step_sizes, one_step_error
 from mfdl_solvers.coalition_problem import CoalitionProblem
 
@@ -60,7 +60,7 @@ def test_an_attacker_that_forgets_its_own_noise_is_underrated(attacker, victim, 
         rows = messages[received(W, T, [attacker], self_messages=own_messages).ravel()]
         for forgets in (True, False):
             B = rows if forgets else without_noise(rows, known)
-            X, leaks = pinv_gram(of_node(rows, victim, n), B)
+            X, leaks = pinv_gram(node_columns(rows, victim, n), B)
             assert not leaks.any()
             sums[own_messages, forgets] = np.abs(X).sum()
     assert_allclose(sums[False, True], printed, rtol=5e-4)

@@ -267,7 +267,7 @@ def test_every_stored_verdict_follows_from_its_stored_effects(path):
     figure = named(result["name"])
     assert result_page.checked(figure, path) == result
     for part in result["claims"]:
-        again = Verdict.of_result(part)
+        again = Verdict.from_result(part)
         assert again.result() == near(part)
     assert result["command"].split()[:3] == ["mfdl", "reproduce", figure.name]
     assert result["seconds"] > 0

@@ -143,10 +143,10 @@ def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch
 def test_the_published_settings():
     """Section 5 of the paper, and b = 16 of its code."""
     full, quick = RunScale(), RunScale(quick=True)
-    assert housing.seeds_of(full) == list(range(421, 441))
-    assert housing.budgets_of(full) == (0.1, 0.2, 0.5, 1, 2, 5, 10)
-    assert set(housing.seeds_of(quick)) < set(housing.seeds_of(full))
-    assert set(housing.budgets_of(quick)) < set(housing.budgets_of(full))
+    assert housing.housing_seeds(full) == list(range(421, 441))
+    assert housing.housing_budgets(full) == (0.1, 0.2, 0.5, 1, 2, 5, 10)
+    assert set(housing.housing_seeds(quick)) < set(housing.housing_seeds(full))
+    assert set(housing.housing_budgets(quick)) < set(housing.housing_budgets(full))
     assert {place.period for place in housing.places(full, "Florentine")[0]} == {16, 19}
     (place,) = housing.places(quick, "Florentine")[0]
     config = housing.TrainedPoint(place, "mafalda", 0.5).config(421)
@@ -208,9 +208,9 @@ def small_runs(monkeypatch):
         return dataclasses.replace(config(point, seed, data_home), task="digits", epochs=2)
 
     monkeypatch.setattr(housing.TrainedPoint, "config", small)
-    monkeypatch.setattr(housing, "seeds_of", lambda scale: [1])
+    monkeypatch.setattr(housing, "housing_seeds", lambda scale: [1])
     monkeypatch.setattr(housing, "guess", lambda scale: None)
-    monkeypatch.setattr(housing, "budgets_of", lambda scale: (2.0,))
+    monkeypatch.setattr(housing, "housing_budgets", lambda scale: (2.0,))
     monkeypatch.setattr(housing, "PERIODS", ((2,), (2,)))
     monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3", "Ego": "nowhere.csv"})
 
@@ -240,7 +240,7 @@ def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypat
 @pytest.fixture
 def three_nodes(monkeypatch):
     """FEMNIST on three nodes, two steps an epoch, two seeds."""
-    monkeypatch.setattr(housing, "seeds_of", lambda scale: [1, 2])
+    monkeypatch.setattr(housing, "housing_seeds", lambda scale: [1, 2])
     monkeypatch.setattr(housing, "PERIODS", ((2,), (2, 3)))
     monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3"})
 

@@ -155,7 +155,7 @@ def test_a_verdict_is_computed_anew_from_what_is_stored(effects):
         more = [*effects, Effect.sampled("diverged", [beyond] * 2), Effect.exact("exact", 0.3, 0.2, error=0.01)]
         verdict = Verdict("claim", more, "finding", beyond, None, quantifier)
         stored = verdict.result()
-        again = Verdict.of_result(stored)
+        again = Verdict.from_result(stored)
         assert again.verdict == stored["verdict"] == verdict.verdict
         assert again.result() == stored
 
@@ -222,6 +222,6 @@ def test_pseudo_values_of_a_mean_are_the_values():
 
 def test_lowest_and_ratios_take_a_diverged_run_as_infinitely_bad():
     assert trained_panels.lowest({"a": np.array([1.0, np.nan]), "b": HIGH}) == "b"
-    assert trained_panels.of_means(HIGH, LOW) == pytest.approx(9.2 / 3)
-    assert trained_panels.of_means(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == INF
-    assert math.isnan(trained_panels.of_means(np.array([np.nan]), np.array([np.nan])))
+    assert trained_panels.mean_ratio(HIGH, LOW) == pytest.approx(9.2 / 3)
+    assert trained_panels.mean_ratio(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == INF
+    assert math.isnan(trained_panels.mean_ratio(np.array([np.nan]), np.array([np.nan])))

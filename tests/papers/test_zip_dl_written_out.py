@@ -28,7 +28,7 @@ def test_the_matrices_are_those_of_the_library(graph, steps):
     for view, rows, B in (
         (trust.LDP().view(with_self, 0), slice(None), run.B),
         (trust.LDP().view(sent_only, 0, release="none"), run.sent(), run.B),
-        (trust.PNDP([0]).view(sent_only, 1, release="none"), heard, run.without_noise_of(0)),
+        (trust.PNDP([0]).view(sent_only, 1, release="none"), heard, run.noise_without(0)),
     ):
         assert_allclose(view.dense_gradients_by_time(), run.A[rows], atol=1e-12)
         assert_allclose(view.dense_noise(), B[rows], atol=1e-12)
@@ -46,7 +46,7 @@ def test_the_average_of_the_models_has_no_noise_and_a_node_shows_its_half_step()
 def test_the_loss_on_a_ring_of_six(steps, value):
     W = gossip.metropolis_hastings(nx.cycle_graph(6)).dense()
     run = zip_dl.written_out(W, steps)
-    assert zip_dl.loss_of(run.A[run.sent()][:, 3::6], run.B[run.sent()]) == pytest.approx(value)
+    assert zip_dl.node_loss(run.A[run.sent()][:, 3::6], run.B[run.sent()]) == pytest.approx(value)
     assert_allclose(zip_dl.growth(W=W, node=3, steps=steps), 0, atol=1e-9)
 
 
@@ -89,7 +89,7 @@ def brute_force_variation(weight, first, second, noise):
     (0.5, (0.5, -0.5), ([0.5], [-0.5]), 3),
 )
 def test_the_integral_is_the_plain_sum(weight, first, waves, noise):
-    second = tuple(zip_dl.wave_of(wave) for wave in waves)
+    second = tuple(zip_dl.reaction_wave(wave) for wave in waves)
     expected = brute_force_variation(weight, first, second, noise)
     # jumps of the wave lie anywhere in the grid's cells: 0.01
     assert_allclose(zip_dl.two_step_total_variation(weight, first, second, noise), expected, atol=0.01)

@@ -17,7 +17,7 @@ from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing import largest_signed_sum, of_node, pinv_gram, view_cases
+from mfdl.testing import largest_signed_sum, node_columns, pinv_gram, view_cases
 from mfdl.testing.tasks import linear_task
 from mfdl.training.executor import Executor
 from mfdl.training.replay import replay
@@ -279,7 +279,7 @@ def test_released_models_are_accounted_together_with_the_messages(name):
     assert len(A) == T + 1
     truth, largest = {}, {}
     for outputs, rows in {"messages": slice(0, T), "average": slice(T, None), "both": slice(None)}.items():
-        X, leaks = pinv_gram(of_node(A[rows], victim, 4), B[rows])
+        X, leaks = pinv_gram(node_columns(A[rows], victim, 4), B[rows])
         assert not leaks.any()
         truth[outputs] = largest_signed_sum(X.tolist())
         largest[outputs] = float(np.abs(X).sum())

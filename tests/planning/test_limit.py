@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl import trust
 from mfdl.objective import Curvature
-from mfdl.planning.limit import ReleaseLimit
+from mfdl.planning.run_plan import ReleaseLimit
 from mfdl.testing.strategies import gossip_matrices
 
 ONCE = mfdl.EveryStep(1)

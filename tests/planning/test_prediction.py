@@ -22,7 +22,7 @@ from mfdl.testing.strategies.graphs import integer_arrays, polynomials
 def gain_of(W, rounds, T, released, noising, polynomial="powers"):
     dynamics = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial)
     ages, published = (age_gram(dynamics, T, further) for further in (0, released.rounds_of_gossip))
-    return NoiseGain.of(released, noising, ages, published)
+    return NoiseGain.from_part(released, noising, ages, published)
 
 
 def simulated(W, shifts, released, injected, rate, curvature, start):
@@ -34,7 +34,7 @@ def simulated(W, shifts, released, injected, rate, curvature, start):
     step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
     models, bias = np.zeros((n, columns)), np.full(n, start)
     published, published_bias, on_the_way = np.zeros((n, columns)), np.zeros(n), 0.0
-    for t, weight in enumerate(released.of_steps(T)):
+    for t, weight in enumerate(released.weights_by_step(T)):
         on_the_way += np.square(models).sum() / (n * T)
         models = step @ ((1 - rate * curvature) * models - rate * injected[t])
         bias = step @ ((1 - rate * curvature) * bias)
@@ -64,7 +64,7 @@ def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, 
         factor = data.draw(integer_arrays(2, n, columns))
         each = None if C is None else data.draw(st.sampled_from([C, np.stack([C * (k + 1) for k in range(columns)])]))
         noise = CausalNoise(each, factor, np.ones((columns, n), bool), num_steps=T, num_nodes=n)
-        gain = NoiseGain.of_noise(released, Dynamics(W, gossip_rounds=rounds, polynomial=polynomial), noise)
+        gain = NoiseGain.from_noise(released, Dynamics(W, gossip_rounds=rounds, polynomial=polynomial), noise)
         injected = np.asarray(noise.matmat(np.eye(T * columns))).reshape(T, n, -1)
     else:
         gain = gain_of(W, rounds, T, released, noising, polynomial)

@@ -18,7 +18,7 @@ from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.privacy.victim_sensitivity import worst_adaptive
-from mfdl.testing import clear_rank, gossip_matrices, integer_views, of_node, pinv_gram
+from mfdl.testing import clear_rank, gossip_matrices, integer_views, node_columns, pinv_gram
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
@@ -376,7 +376,7 @@ def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
     algorithm, model, release = case
     for loss in sensitivity_by_victim(algorithm, model, release=release):
         view = model.view(algorithm, loss.victim, release=release)
-        A, B = of_node(view.dense_gradients_by_time(), loss.victim, algorithm.num_nodes), view.dense_noise()
+        A, B = node_columns(view.dense_gradients_by_time(), loss.victim, algorithm.num_nodes), view.dense_noise()
         assume(clear_rank(B))
         X, leaks = pinv_gram(A, B)
         signs = [np.array(s) for s in itertools.product((1.0, -1.0), repeat=algorithm.num_steps)]

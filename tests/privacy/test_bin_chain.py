@@ -19,7 +19,7 @@ from mfdl.privacy import BallsInBinsGaussian
 from mfdl.privacy.bin_gram import streamed, structured_gram, time_gram
 from mfdl.privacy.curves import BinChain, chain_above, correlations, curve_from_dict, curve_to_dict, monte_carlo
 from mfdl.privacy.curves.bin_chain import COARSE, FINE, _Walk
-from mfdl.testing.oracles.curve_oracles import of_two_bins
+from mfdl.testing.oracles.curve_oracles import two_bin_delta
 
 WAYS = ["kept", "lost", "replaced"]
 
@@ -61,7 +61,7 @@ def test_a_chain_loses_no_less_than_quadrature_and_samples_say(chain, multiplier
     """Of two bins by quadrature, of more by samples, to five standard errors; and not much more."""
     claimed, M = chain.hockey_stick(multiplier, way, epsilon, points), chain.gram / multiplier**2
     if chain.bins == 2:
-        true, error = of_two_bins(M, epsilon, way, 801), 0.0
+        true, error = two_bin_delta(M, epsilon, way, 801), 0.0
         assert claimed >= true * (1 - 5e-3)
     else:
         true, error = sampled(M, way, epsilon, 20000, 1)
@@ -92,7 +92,7 @@ def test_states_are_carried_where_correlation_ends_at_neighbours(cyclic, most):
 def test_of_two_bands_a_chain_loses_no_less_than_quadrature(way):
     chain = BinChain((0.0, 0.0), (0.8, 0.6), (1e-3,), (0.2, 0.1), (0.7,))
     for epsilon in (0.0, 0.5, 1.5):
-        true = of_two_bins(chain.gram, epsilon, way, 801)
+        true = two_bin_delta(chain.gram, epsilon, way, 801)
         assert true * (1 - 5e-3) - 1e-9 <= chain.hockey_stick(1.0, way, epsilon, FINE) <= true * 1.1 + 1e-6
 
 
@@ -113,7 +113,7 @@ def test_the_lattice_is_as_fine_as_the_logs_of_narrow_bins_need(way):
     """Each bin has little of its own, so its log tells its state, and a lattice of the chain's steps misses it."""
     chain = BinChain((0.3, 0.0), (0.9, 0.9), (0.1,), (0.01, 0.02))
     for epsilon in np.linspace(0.0, 3.0, 13):
-        true = of_two_bins(chain.gram, float(epsilon), way, 801)
+        true = two_bin_delta(chain.gram, float(epsilon), way, 801)
         assert true * (1 - 5e-3) - 1e-9 <= chain.hockey_stick(1.0, way, float(epsilon), FINE) <= true * 1.1 + 1e-6
 
 

@@ -32,7 +32,7 @@ from mfdl.testing import (
     exact_view,
     exact_view_gram,
     gossip_matrices,
-    of_node,
+    node_columns,
     pinv_gram,
     rational,
     to_float,
@@ -91,7 +91,7 @@ def test_the_exact_gram_is_within_its_errors_and_leaks_are_the_exact_ones(case):
     forms = forms_of(view := view_of(case))
     truths = {}
     for u in case.honest:
-        A = rational(of_node(case.A, u, n))
+        A = rational(node_columns(case.A, u, n))
         leaks = np.array(exact_leaks(A, B) if A else [False] * case.algorithm.num_steps)
         exact = to_float(exact_view_gram(A, B)) if A else np.zeros((case.algorithm.num_steps,) * 2)
         truths[u] = leaks, exact
@@ -190,7 +190,7 @@ def test_equals_the_dense_form(algorithm, release):
     assert is_adaptive(view)
     for u, gram in enumerate(Combination.from_view(view).grams(range(algorithm.num_nodes))):
         assert not gram.leaks.any()
-        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, algorithm.num_nodes), view.dense_noise())
+        X, _ = pinv_gram(node_columns(view.dense_gradients_by_time(), u, algorithm.num_nodes), view.dense_noise())
         assert_allclose(gram.matrix, X, rtol=1e-9, atol=1e-9 * X.max())
         assert (gram.errors < 1e-10 * X.max()).all()
 
@@ -214,7 +214,7 @@ def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_
     messages = np.block([[W_powers[t - s] if s <= t else np.zeros((n, n)) for s in range(T)] for t in range(T)])
     rows = np.kron(np.eye(T), np.full((1, n), 1 / n)) @ messages
     for loss in sensitivity_by_victim(algorithm, trust.Central(), release="none", unit="user"):
-        X, outside = pinv_gram(of_node(rows, loss.victim, n), rows)
+        X, outside = pinv_gram(node_columns(rows, loss.victim, n), rows)
         assert not outside.any()
         assert_allclose(X, np.eye(T) / n, atol=1e-8)
         assert_allclose(loss.sensitivity_squared, T / n, rtol=1e-6)
@@ -307,7 +307,7 @@ def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negati
     grams = HiddenModes(part).grams(victims)
     assume(None not in grams)  # a hidden node alone, whose model never fades: its mode is singular, as it should be
     for u, gram in zip(victims, grams, strict=True):
-        oracle, _ = pinv_gram(of_node(A[rows], u, n), B[rows])
+        oracle, _ = pinv_gram(node_columns(A[rows], u, n), B[rows])
         assert_allclose(gram.matrix, oracle, atol=1e-9)
         assert (gram.errors > 0).all()
         assert (gram.errors < 1e-9).all()
@@ -329,7 +329,7 @@ def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
 
 def exact_released(run, model):
     """The run with what it releases in the place of the final models."""
-    after, weights = [*run.models[1:], run.final], ReleasedModel(model).of_steps(len(run.models))
+    after, weights = [*run.models[1:], run.final], ReleasedModel(model).weights_by_step(len(run.models))
     released = sum(np.array(rows, dtype=object) * Fraction(float(a)) for rows, a in zip(after, weights, strict=True))
     return dataclasses.replace(run, final=released.tolist())
 

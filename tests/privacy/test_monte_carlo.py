@@ -12,7 +12,7 @@ from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorit
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
 from mfdl.privacy.curves import MonteCarloCurve, correlations, monte_carlo, normalized
-from mfdl.testing.oracles.curve_oracles import of_two_bins
+from mfdl.testing.oracles.curve_oracles import two_bin_delta
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
 WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
@@ -37,7 +37,7 @@ def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rh
     assert sum(mixture.weights) == pytest.approx(1)
     draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.largest_value(way, mixture, epsilon)
     mean, second = draws.moments(epsilon)
-    true = of_two_bins(M, epsilon, way, points=801)
+    true = two_bin_delta(M, epsilon, way, points=801)
     assert mean == pytest.approx(true, abs=6 * math.sqrt(second / 2**14) + 1e-4 * true + 1e-12)
     X = np.clip(draws.a - math.exp(epsilon) * draws.b, 0, None) / draws.density
     assert X.max() <= range_ * (1 + 1e-9)

@@ -20,7 +20,7 @@ from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.testing import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
+from mfdl.testing import clear_rank, exact_run, exact_view, exact_view_gram, node_columns, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
 
 MH = gossip.metropolis_hastings
@@ -82,9 +82,9 @@ def test_equals_the_dense_form_with_its_leaks(case):
         assert model.name == "custom"
         return
     for u, gram in enumerate(grams):
-        X, _ = pinv_gram(of_node(A, u, n), B)
-        size = np.abs(of_node(A, u, n)).max()
-        _, leaks = pinv_gram(of_node(A, u, n) / size, B)
+        X, _ = pinv_gram(node_columns(A, u, n), B)
+        size = np.abs(node_columns(A, u, n)).max()
+        _, leaks = pinv_gram(node_columns(A, u, n) / size, B)
         assert gram.leaks.tolist() == leaks.tolist()
         if not leaks.any():
             scale = np.sqrt(np.outer(np.diag(X), np.diag(X)))
@@ -209,7 +209,7 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
     view = trust.Eavesdropper().view(algorithm, 0, release="none")
     off = 0.0
     for u, gram in enumerate(by_form(view, range(n))):
-        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, n), view.dense_noise())
+        X, _ = pinv_gram(node_columns(view.dense_gradients_by_time(), u, n), view.dense_noise())
         assert np.linalg.eigvalsh(gram.inflation * (gram.values + gram.errors) - X)[0] >= -1e-10
         assert gram.inflation < 1 + 1e-3
         off = max(off, np.linalg.eigvalsh(X - gram.values - np.diag(gram.errors.sum(axis=1)))[-1])
@@ -250,7 +250,7 @@ def test_a_state_seen_without_noise_shows_the_gradients_before():
     algorithm = dataclasses.replace(algorithm, noise=plain)
     known = np.outer([False, True, False], algorithm.message_sender == 0)
     view = TrustModel.from_masks(seen=algorithm.transmitted, known_noise=known).view(algorithm, 0, release="none")
-    _, leaks = pinv_gram(of_node(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
+    _, leaks = pinv_gram(node_columns(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
     grams = view_grams(view, [0, 1])
     assert grams[0].form == "own-state form"
     assert grams[0].leaks.tolist() == leaks.tolist() == [True, True, False]

@@ -15,7 +15,7 @@ from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAlloc
 from mfdl.privacy.curves import LeastCurve
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing.oracles.adaptive import Reaction, adaptive_total_variation
-from mfdl.testing.oracles.curve_oracles import attacked, of_means, pattern_laws, sampled_delta
+from mfdl.testing.oracles.curve_oracles import attacked, means_delta, pattern_laws, sampled_delta
 from mfdl.testing.tasks import linear_task
 
 EPSILONS = [0.0, 0.7]
@@ -93,7 +93,7 @@ def test_two_bins_are_never_below_the_plane_of_their_means(way, bins, seed, nois
         values, vectors = np.linalg.eigh(E.T @ X @ E)
         means = vectors * np.sqrt(np.maximum(values, 0))
         for epsilon in EPSILONS:
-            assert curve.delta(epsilon) >= of_means(means, epsilon, way, 401) * (1 - 1e-3) - 1e-7
+            assert curve.delta(epsilon) >= means_delta(means, epsilon, way, 401) * (1 - 1e-3) - 1e-7
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))

@@ -23,7 +23,7 @@ from mfdl.testing import (
     gossip_messages,
     integer_encoders,
     largest_signed_sum,
-    of_node,
+    node_columns,
     pinv_gram,
     rational,
     received,
@@ -74,7 +74,7 @@ def exact_noise(noise):
 def exact_answer(noise, known, node):
     """(X_u, leaks) from the injections alone: known a mask over (T, columns)."""
     B = [[Fraction(0) if k else x for x, k in zip(row, known.ravel(), strict=True)] for row in exact_noise(noise)]
-    A = rational(of_node(np.eye(noise.shape[0]), node, noise.num_nodes))
+    A = rational(node_columns(np.eye(noise.shape[0]), node, noise.num_nodes))
     return exact_view_gram(A, B), exact_leaks(A, B)
 
 
@@ -145,7 +145,7 @@ def test_the_gossip_drops_out(data, momentum, kinds):
         A = A @ np.kron(np.tril(buffer), np.eye(n))
     for u in range(n):
         gram = view_gram(algorithm, trust.Eavesdropper(), u)
-        X, outside = pinv_gram(of_node(A, u, n), A @ noise.to_dense())
+        X, outside = pinv_gram(node_columns(A, u, n), A @ noise.to_dense())
         assert gram.leaks.any() == outside.any()
         if not outside.any():
             assert_allclose(gram.matrix, X, rtol=1e-6, atol=1e-7)
@@ -174,7 +174,7 @@ def test_hidden_messages_go_through_the_dense_form(data, released):
     for model, A, B in ((trust.PNDP([attacker]), rows, hidden), (trust.Central(), average, N)):
         A = np.vstack([A, last])
         seen = np.where(np.abs(A @ B) > 1e-14 * (np.abs(A) @ np.abs(B)), A @ B, 0.0)  # noise that cancels is none
-        X, outside = pinv_gram(of_node(A, victim, n), seen)
+        X, outside = pinv_gram(node_columns(A, victim, n), seen)
         gram = view_grams(model.view(algorithm, victim, release=released), [victim])[0]
         leaks = gram.leaks | math.isinf(gram.inflation)
         if model.name == "pndp" and gram.form != "dense form":
@@ -201,7 +201,7 @@ def test_columns_known_in_some_steps_only():
         model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
         gram = view_gram(algorithm_with(noise), model, 0)
         assert gram.form == "dense form"
-        X, _ = pinv_gram(of_node(np.eye(4), 0, 2), noise.to_dense() * ~known.ravel())
+        X, _ = pinv_gram(node_columns(np.eye(4), 0, 2), noise.to_dense() * ~known.ravel())
         assert_allclose(gram.matrix, X, rtol=1e-9)
 
 
@@ -295,7 +295,7 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
     noise.inverse.setflags(write=True)  # which nobody does by mistake
     noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
     for u in range(n):
-        truth = exact_view_gram(rational(of_node(np.eye(T * n), u, n)), rational(noise.to_dense()))
+        truth = exact_view_gram(rational(node_columns(np.eye(T * n), u, n)), rational(noise.to_dense()))
         gram = view_gram(algorithm_with(noise), trust.Eavesdropper(), u)
         assert all(truth[t][t] <= upper_end(gram, t) <= Fraction(1.02) * truth[t][t] for t in range(T))
 

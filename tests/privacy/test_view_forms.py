@@ -27,7 +27,7 @@ from mfdl.testing import (
     exact_view_gram,
     gossip_messages,
     integer_views,
-    of_node,
+    node_columns,
     pairwise_factor,
     pinv_gram,
     rational,
@@ -52,7 +52,7 @@ def check_against_pinv(case):
     assert_allclose(view.dense_gradients_by_time(), case.A, atol=1e-12)
     assert_allclose(view.dense_noise(), case.B, atol=1e-12)
     for u, gram in zip(case.honest, view_grams(view, case.honest), strict=True):
-        X, leaks = pinv_gram(of_node(case.A, u, n), case.B)
+        X, leaks = pinv_gram(node_columns(case.A, u, n), case.B)
         leaks = leaks | case.known_gradients[:, u]
         if math.isinf(gram.inflation):
             assert leaks.any() or gram.upper
@@ -111,7 +111,7 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
     B = without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(~unknown)})
     view, noise = (np.vstack([M[seen.ravel()], combinations @ M[(T - 1) * n :]]) for M in (A, B))
     for u in np.flatnonzero(unknown):
-        oracle, _ = pinv_gram(of_node(view, u, n), noise)
+        oracle, _ = pinv_gram(node_columns(view, u, n), noise)
         X = null_space.grams(np.array([u]))[0]
         assert_allclose(X, oracle, atol=1e-9)
         assert np.linalg.eigvalsh(oracle - X)[-1] <= T * null_space.absolute_error() + 1e-12
@@ -148,7 +148,7 @@ def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
     noise = CausalNoise(np.linalg.inv(inverse), num_steps=T, num_nodes=n).matmat(np.eye(T * n))
     B = (A @ noise) * np.tile(unknown, T)
     for u, gram in zip([1, 2, 4], form.grams(np.array([1, 2, 4])), strict=True):
-        oracle, _ = pinv_gram(of_node(A, u, n), B)
+        oracle, _ = pinv_gram(node_columns(A, u, n), B)
         assert_allclose(gram, oracle, rtol=1e-9, atol=1e-9)
 
 
@@ -355,8 +355,8 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
     honest = [u for u in range(n) if u not in attackers]
     grams = view_grams(trust.PNDP(attackers).view(algorithm, honest[0], release=release), honest)
     for u, gram in zip(honest, grams, strict=True):
-        appended, _ = pinv_gram(*append_known_noise(of_node(A, u, n), B, known))
-        zeroed, _ = pinv_gram(of_node(A, u, n), without_noise(B, known))
+        appended, _ = pinv_gram(*append_known_noise(node_columns(A, u, n), B, known))
+        zeroed, _ = pinv_gram(node_columns(A, u, n), without_noise(B, known))
         assert_allclose(appended, zeroed, atol=1e-9)
         assert_allclose(gram.matrix, zeroed, atol=1e-9)
 
@@ -375,7 +375,7 @@ def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     A = rows.reshape(9, 9)[[1, 4, 7]]  # the end of a path hears the middle
     grams = view_grams(trust.PNDP([0]).view(algorithm, 1, release="none"), [1, 2])
     for u, gram in zip((1, 2), grams, strict=True):
-        X, _ = pinv_gram(of_node(A, u, 3), without_noise(A, {0, 3, 6}))
+        X, _ = pinv_gram(node_columns(A, u, 3), without_noise(A, {0, 3, 6}))
         assert_allclose(gram.matrix, X, atol=1e-10)
 
 

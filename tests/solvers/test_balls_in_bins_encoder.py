@@ -142,8 +142,8 @@ def test_gradients_of_the_norm_of_M(seed, correlation, p):
     rng, num_bins, T = np.random.default_rng(seed), 3, 9
     lags = searched._Lags(num_bins, correlation, p)
     c, way = rng.uniform(0.1, 1, T), rng.standard_normal(T)
-    slope = (lags.of_series(c + 1e-6 * way)[0] - lags.of_series(c - 1e-6 * way)[0]) / 2e-6
-    assert_allclose(lags.of_series(c)[1] @ way, slope, rtol=1e-5, atol=1e-7)
+    slope = (lags.squared_size(c + 1e-6 * way)[0] - lags.squared_size(c - 1e-6 * way)[0]) / 2e-6
+    assert_allclose(lags.squared_size(c)[1] @ way, slope, rtol=1e-5, atol=1e-7)
     rows, way = np.tril(np.ones((T, 4))) * rng.uniform(0.1, 1, (T, 4)), rng.standard_normal((T, 4))
     way *= rows > 0
     caps = np.where(np.eye(num_bins, dtype=bool), 1.0, correlation)
@@ -216,5 +216,5 @@ def test_what_means_nothing_is_refused(changed, message):
 def test_a_toeplitz_form_of_changing_rates_and_bins_that_do_not_divide_are_refused():
     with pytest.raises(ProblemError, match="use form 'banded'"):
         solve_form(cost_and_gram(12, changing=True)[0], 3, 0.1, "toeplitz")
-    for build in (lambda: bins.of_series(np.ones(4), 3), lambda: bins.of_rows(np.ones((4, 2)), 3)):
+    for build in (lambda: bins.from_series(np.ones(4), 3), lambda: bins.from_rows(np.ones((4, 2)), 3)):
         refuses("bins must divide the 4 steps", build, error=ProblemError)

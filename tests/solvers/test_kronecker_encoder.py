@@ -327,7 +327,7 @@ def test_a_limit_of_rounds_per_mode_is_said():
 # What any blocks cost
 @given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
-    blocks = per_mode_encoder.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
+    blocks = per_mode_encoder.ModeBlocks.from_product(problem, kronecker_encoder.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))

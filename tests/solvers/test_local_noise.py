@@ -10,8 +10,7 @@ import pytest
 from vocabulary import given, refuses, st
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, solve
-from mfdl_solvers.local_noise import LeakWithoutNoise, LocalNoiseProblem, NoiseView
-from mfdl_solvers.local_noise_solver import solve_local_noise
+from mfdl_solvers.local_noise import LeakWithoutNoise, LocalNoiseProblem, NoiseView, solve_local_noise
 
 REFERENCE = Path(os.environ.get("MFDL_DATA", "shared/data")).parent / "reference" / "trust_noise.json"
 GAP = 1e-4

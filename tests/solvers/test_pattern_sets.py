@@ -67,17 +67,17 @@ def test_uses_gaps_and_steps_are_those_of_the_patterns(record, data):
 
 
 def test_kinds_are_told_apart_and_equal_sets_are_equal():
-    sets = [Periodic(6, 2, 3), Separated(6, 2, 3), OnePerBlock(6, 2, 1), Listed.of([(0, 3), (1,)], 6)]
+    sets = [Periodic(6, 2, 3), Separated(6, 2, 3), OnePerBlock(6, 2, 1), Listed.from_patterns([(0, 3), (1,)], 6)]
     assert [record.kind for record in sets] == [PERIODIC, SEPARATED, ONE_PER_BLOCK, LISTED]
     assert len(set(sets)) == 4
     assert Separated(6, 9, 3) == Separated(6, 2, 3)  # no more uses than fit
     assert (sets[3].uses, sets[3].gap) == (2, 3)
-    assert Listed.of([(0,), (1,)], 6).gap == 6
+    assert Listed.from_patterns([(0,), (1,)], 6).gap == 6
 
 
 @pytest.mark.parametrize("steps", [[-1], [6], [0, 6]])
 def test_steps_beyond_the_run_are_never_allowed(steps):
-    for record in (Periodic(6, 2, 3), Separated(6, 2, 3), OnePerBlock(6, 2, 1), Listed.of([(0, 3)], 6)):
+    for record in (Periodic(6, 2, 3), Separated(6, 2, 3), OnePerBlock(6, 2, 1), Listed.from_patterns([(0, 3)], 6)):
         assert not record.allows(steps)
 
 
@@ -93,10 +93,10 @@ def joint_sets(draw):
     if draw(st.booleans()):
         steps = [tuple(pattern.tolist()) for pattern in chosen[0].patterns()]
         joint = [tuple(t + i * T for i in range(count) for t in pattern) for pattern in steps]
-        return CommonPatterns.of(chosen[0], count), joint
+        return CommonPatterns.from_part(chosen[0], count), joint
     parts = [[tuple(pattern.tolist()) for pattern in part.patterns()] for part in chosen]
     joint = [tuple(t + i * T for i in range(count) for t in each[i]) for each in itertools.product(*parts)]
-    return ProductPatterns.of(tuple(chosen)), joint
+    return ProductPatterns.from_parts(tuple(chosen)), joint
 
 
 @given(80, case=joint_sets(), data=st.data())

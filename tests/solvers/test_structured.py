@@ -16,7 +16,7 @@ from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
 from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, Inverse, PerColumn, Toeplitz
-from mfdl_solvers.encoders.toeplitz_encoder import convolved, inverse_series
+from mfdl_solvers.encoders.structured_encoders import convolved, inverse_series
 from mfdl_solvers.pattern_sets import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
 from mfdl_solvers.structured import (
@@ -28,8 +28,8 @@ from mfdl_solvers.structured import (
     lower_bound,
     stationary_series,
 )
-from mfdl_solvers.structured.banded_search import at_unit_sensitivity, of_bands
-from mfdl_solvers.structured.cost import gram_diagonals, of_noising
+from mfdl_solvers.structured.cost import gram_diagonals, noising_objective
+from mfdl_solvers.structured.searches import at_unit_sensitivity, bands_objective
 from tests import exact
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
@@ -67,7 +67,7 @@ def objective(H, C):
 def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
-    assert cost.of_columns(encoder) == pytest.approx(objective(H, C), rel=1e-9)
+    assert cost.encoder_objective(encoder) == pytest.approx(objective(H, C), rel=1e-9)
     assert bound.objective(cost, encoder) == pytest.approx(objective(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
@@ -78,10 +78,12 @@ def test_the_cost_of_a_toeplitz_strategy_and_its_gradient(data):
     encoder, C = data.draw(toeplitz(data.draw(st.integers(1, 7))))
     cost, H = data.draw(costs(len(C), by_age=True))
     d = encoder.inverse_series
-    value, gradient = cost.of_series(d)
+    value, gradient = cost.series_objective(d)
     assert value == pytest.approx(objective(H, C), rel=1e-9)
     for j, unit in enumerate(np.eye(len(d))):  # quadratic: central differences of any size are exact
-        assert gradient[j] == pytest.approx((cost.of_series(d + unit)[0] - cost.of_series(d - unit)[0]) / 2, rel=1e-7)
+        assert gradient[j] == pytest.approx(
+            (cost.series_objective(d + unit)[0] - cost.series_objective(d - unit)[0]) / 2, rel=1e-7
+        )
 
 
 @given(40, data=st.data(), count=st.integers(1, 3), gap=st.integers(1, 3))
@@ -101,7 +103,7 @@ def test_the_lower_bound_is_that_of_the_dense_certificate_and_below_it(data, cou
 def test_bounds_where_innovations_settle_are_those_of_all_steps(count, gap, prefix):
     T = count * gap
     cost = ModeCost([1.0], [1.0], np.ones(T)) if prefix else ModeCost([0.5, -0.2], [1.0, 3.0], np.ones(T))
-    H = cost.of_columns  # the operator alone
+    H = cost.encoder_objective  # the operator alone
     R = [np.linalg.inv(_dense(cost.inverse_bands(lam))) for lam in cost.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(cost.weights, R, strict=True))
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), np.ones(T))
@@ -122,7 +124,7 @@ def squared(uses, encoder):
 
 
 def value(cost, uses, encoder):
-    return squared(uses, encoder).upper * cost.of_columns(encoder)
+    return squared(uses, encoder).upper * cost.encoder_objective(encoder)
 
 
 @pytest.mark.parametrize(("count", "gap", "at_least"), [(1, 48, False), (4, 12, False), (3, 12, True)])
@@ -177,7 +179,7 @@ def test_knots_of_long_series_lose_little():
     few = best_toeplitz(cost, uses, max_iterations=60).encoder
     blt = best_buffered(cost, uses, buffers=5, max_iterations=120).encoder
     assert few.bandwidth == T
-    objectives = [squared(uses, each).upper * cost.of_series(each.inverse_series)[0] for each in (few, blt)]
+    objectives = [squared(uses, each).upper * cost.series_objective(each.inverse_series)[0] for each in (few, blt)]
     assert objectives[0] <= objectives[1] * 1.001
 
 
@@ -187,7 +189,7 @@ def test_knots_of_long_series_lose_little():
     (lambda: ModeCost([1.0], [1.0, 2.0], np.ones(3)), "one for each"),
     (lambda: ModeCost([1.0], [0.0], np.ones(3)), "not all be 0"),
     (lambda: ModeCost([1.0], [1.0], np.ones(3), rates=[1.0]), "one for each of 3 steps"),
-    (lambda: ModeCost([1.0], [1.0], np.ones(2), rates=[1.0, 2.0]).of_series(np.ones(2)), "constant rates"),
+    (lambda: ModeCost([1.0], [1.0], np.ones(2), rates=[1.0, 2.0]).series_objective(np.ones(2)), "constant rates"),
     (lambda: Periodic(5, 2, 2), "k b = T"),
     (lambda: Separated(5, 0, 2), "k >= 1"),
     (lambda: OnePerBlock(5, 2, 1), "5 steps cannot be divided into 2 blocks"),
@@ -203,7 +205,7 @@ def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
     diagonals = gram_diagonals(cost, T)
     for lag in range(T):
         assert_allclose(diagonals[: T - lag, lag], np.diagonal(H, lag), rtol=1e-9, atol=1e-12 * H.max())
-    value, gradient = of_noising(diagonals, encoder.columns)
+    value, gradient = noising_objective(diagonals, encoder.columns)
     assert value == pytest.approx(np.trace(H @ N @ N.T), rel=1e-9)
     for j in range(encoder.bandwidth):
         assert_allclose(gradient[: T - j, j], np.diagonal(2 * H @ N, -j), rtol=1e-9, atol=1e-9 * H.max())
@@ -238,8 +240,8 @@ def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
     N = np.linalg.inv(C)
     exact = -2 * N.T @ H @ N @ N.T
     for steps in (0, 1024):  # by blocks of each mode, and by the Gram of all
-        with mock.patch("mfdl_solvers.structured.banded_search.DENSE_STEPS", steps):
-            value, gradient = of_bands(cost, encoder.rows)
+        with mock.patch("mfdl_solvers.structured.searches.DENSE_STEPS", steps):
+            value, gradient = bands_objective(cost, encoder.rows)
         assert value == pytest.approx(objective(H, C), rel=1e-8)
         for j in range(encoder.bandwidth):
             assert_allclose(gradient[j:, j], np.diagonal(exact, -j), rtol=1e-6, atol=1e-9 * np.abs(exact).max())
@@ -375,7 +377,7 @@ def test_one_encoder_for_each_column_is_that_of_each(data, size, columns):
     for k, (encoder, _) in enumerate(each):
         for product in ("times", "transposed_times", "solve", "transposed_solve", "absolute_times"):
             assert_allclose(getattr(many, product)(x)[:, k], getattr(encoder, product)(x[:, k]), atol=1e-12)
-        assert_array_equal(many.of_columns(np.array([k])).array[0], encoder.array)
+        assert_array_equal(many.select_columns(np.array([k])).array[0], encoder.array)
         assert_array_equal(many.noise_variances[k], encoder.noise_variances)
         assert_allclose(steps[:, k], encoder.solve(x[:, k]), atol=1e-9)
     assert many.defect() == max((encoder.defect() for encoder, _ in each), default=0.0)

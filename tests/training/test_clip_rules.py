@@ -29,7 +29,7 @@ from mfdl.privacy import sensitivity_by_victim
 from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config
-from mfdl.testing import elliptope_reference, gossip_matrices, of_node, pinv_gram
+from mfdl.testing import elliptope_reference, gossip_matrices, node_columns, pinv_gram
 from mfdl.training import clipping, seed_replay
 from mfdl.training.clip_rules import Automatic, Quantile
 from mfdl.training.replay import replays
@@ -229,7 +229,7 @@ def test_its_privacy_is_that_of_the_view_written_out(W, clips):
             rows, noise = A[:, seen].reshape(-1, T * n), A[:, seen].reshape(-1, T * n).copy()
             if model.name == "pndp":
                 noise[:, 0::n] = 0  # its own noise is known
-            X, outside = pinv_gram(of_node(rows, loss.victim, n), noise)
+            X, outside = pinv_gram(node_columns(rows, loss.victim, n), noise)
             if not outside.any() and np.isfinite(loss.sensitivity_squared):
                 truth = elliptope_reference(X)  # the program's accuracy below, the library's rounding above
                 assert truth * (1 - 1e-6) <= loss.sensitivity_squared <= truth * (1 + 1e-4)

@@ -222,7 +222,7 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
     (seed,) = replay(
         calibrated, TASK, seeds=[0], eval_every=1, on_evaluation=lambda row: seen.append(row.models), device="cpu"
     ).seeds
-    mean = np.tensordot(algorithm.released.of_steps(6), np.stack(seen), 1)
+    mean = np.tensordot(algorithm.released.weights_by_step(6), np.stack(seen), 1)
     further = algorithm.released_by_gossip
     assert_allclose(seed.models, mean if further is None else further @ mean, rtol=1e-6, atol=1e-7)
     again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
-from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps, of_means, of_two_bins
+from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps, means_delta, two_bin_delta
 
 from ..paper_claims import statements
 
@@ -46,7 +46,7 @@ def grams(draw: st.DrawFn) -> FloatArray:
 
 
 @st.composite
-def of_three_bins(draw: st.DrawFn) -> FloatArray:
+def three_bin_means(draw: st.DrawFn) -> FloatArray:
     """Means in the plane, no two at more than 90 degrees."""
     lengths = draw(st.lists(st.sampled_from([1.0, 0.25, 0.5, 2.0]), min_size=3, max_size=3))
     angles = draw(st.lists(st.sampled_from([0.0, 90.0, 30.0, 45.0, 60.0]), min_size=3, max_size=3))
@@ -55,7 +55,7 @@ def of_three_bins(draw: st.DrawFn) -> FloatArray:
 
 @published_claim("balls-in-bins-public", bins=st.just(2))
 def public(bins: int, sigma: float) -> tuple[float, float]:
-    return of_two_bins(np.eye(bins) / sigma**2, 0.0, "kept"), gaussian.delta_from_mu(1 / sigma, 0.0)
+    return two_bin_delta(np.eye(bins) / sigma**2, 0.0, "kept"), gaussian.delta_from_mu(1 / sigma, 0.0)
 
 
 @published_claim("balls-in-bins-equal-sizes", other=st.sampled_from([0.0, 1.0, -1.0]))
@@ -71,7 +71,7 @@ def equal_sizes(other: float, sigma: float) -> tuple[float, float]:
     gone = (density(0, other) + density(other, 0)) / 2
     sides = (present, gone), (gone, present)
     true = max(float(np.clip(a - math.exp(1.5) * b, 0, None).sum()) for a, b in sides)
-    return max(of_two_bins(np.eye(2) / sigma**2, 1.5, way) for way in ("kept", "lost")), true
+    return max(two_bin_delta(np.eye(2) / sigma**2, 1.5, way) for way in ("kept", "lost")), true
 
 
 @published_claim("balls-in-bins-signs", encoder=encoders(2))
@@ -83,7 +83,7 @@ def signs(encoder: FloatArray) -> tuple[float, float]:
 @published_claim("balls-in-bins-doubled-shift", gram=grams(), sigma=st.sampled_from([1.0, 0.5]))
 def doubled_shift(gram: FloatArray, sigma: float) -> tuple[float, float]:
     M = gram / sigma**2
-    return max(of_two_bins(4 * M, 0.0, way) for way in ("kept", "lost")), of_two_bins(M, 0.0, "replaced")
+    return max(two_bin_delta(4 * M, 0.0, way) for way in ("kept", "lost")), two_bin_delta(M, 0.0, "replaced")
 
 
 @published_claim(
@@ -91,21 +91,21 @@ def doubled_shift(gram: FloatArray, sigma: float) -> tuple[float, float]:
 )
 def monotone(gram: FloatArray, raised: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     assume((raised >= gram).all())
-    return of_two_bins(raised, epsilon, way), of_two_bins(gram, epsilon, way)
+    return two_bin_delta(raised, epsilon, way), two_bin_delta(gram, epsilon, way)
 
 
-@published_claim("balls-in-bins-stride", examples=60, means=of_three_bins(), epsilon=st.sampled_from([0.0, 0.5, 1.5]))
+@published_claim("balls-in-bins-stride", examples=60, means=three_bin_means(), epsilon=st.sampled_from([0.0, 0.5, 1.5]))
 def stride(means: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     """A = {0, 1}, so that shifts are {0, 1}, {1, 2} and {2, 0}."""
-    pairs = [of_means(np.roll(means, -shift, axis=0)[:2], epsilon, way) for shift in range(3)]
-    return float(np.mean(pairs)), of_means(means, epsilon, way)
+    pairs = [means_delta(np.roll(means, -shift, axis=0)[:2], epsilon, way) for shift in range(3)]
+    return float(np.mean(pairs)), means_delta(means, epsilon, way)
 
 
 def _against(M: FloatArray, encoder: FloatArray, sigma: float, way: str) -> tuple[FloatArray, FloatArray]:
     assume(float(np.linalg.eigvalsh(M)[0]) >= 0)
     epsilons = (0.0, 0.5, 1.5)
     true = attacked(encoder, bins_of_steps(len(encoder), 2), sigma, epsilons, way, 4)
-    return np.array([of_two_bins(M / sigma**2, epsilon, way) for epsilon in epsilons]), true
+    return np.array([two_bin_delta(M / sigma**2, epsilon, way) for epsilon in epsilons]), true
 
 
 def _by_bins(X: FloatArray) -> FloatArray:

@@ -89,7 +89,7 @@ def exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: in
     return 2 * clip_norm * math.sqrt(losses(A, B, victims, num_nodes).max(initial=0.0))
 
 
-def mu_of(system: NoisySystem, num_steps: int, clip_norm: float = 1.0) -> float:
+def mu_of_all_messages(system: NoisySystem, num_steps: int, clip_norm: float = 1.0) -> float:
     """That of everybody, all messages seen."""
     n = len(system.R)
     return exact_mu(*all_messages(system.W, system.R, num_steps), range(n), n, clip_norm)
@@ -111,7 +111,7 @@ published_claim = statements(
 @published_claim("corn-theorem-2", examples=80)
 def theorem_2(system: NoisySystem, num_steps: int, clip_norm: float, delta: float) -> Any:
     bound = corn_theorem(system.R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
-    return bound.value, float(exact_epsilon(mu_of(system, num_steps, clip_norm), delta))
+    return bound.value, float(exact_epsilon(mu_of_all_messages(system, num_steps, clip_norm), delta))
 
 
 def _renyi_divergence(shift: FloatArray, R: FloatArray, order: float) -> float:

@@ -27,7 +27,7 @@ from mfdl.privacy import gaussian
 from mfdl.progress import reporter
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import deviation, of_panels
+from ..figures.trained_panels import deviation, panel_reproduction
 from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from .covariance_bounds import corn_equation_9_renyi, corn_equation_9b, inverse_diagonal_limit
 
@@ -74,7 +74,7 @@ def published_limits(epsilon: float) -> dict[str, float | None]:
     return limits
 
 
-def draws_of(scale: RunScale, quick: int, full: int) -> range:
+def draw_seeds(scale: RunScale, quick: int, full: int) -> range:
     """Seeds of the draws, and of what is trained on them."""
     return range(scale.pick(quick, full))
 
@@ -163,7 +163,7 @@ def _by_budget(by_draw: Mapping[Draw, Traces]) -> Verdict:
 
 def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Solves every draw and judges it."""
-    draws = draws_of(scale, 3, 10)
+    draws = draw_seeds(scale, 3, 10)
     densities, sizes = scale.pick(QUICK_DENSITIES, DENSITIES), scale.pick(QUICK_SIZES, SIZES)
     cases: list[Draw] = [(NODES, p, s) for p in densities for s in draws]
     cases += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
@@ -214,7 +214,7 @@ def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{_published_ratio(25.0, '(9b)'):.2f} at 25."
     )
     of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -256,7 +256,7 @@ def solved(on: Dynamics, groups: Sequence[Sequence[int]] | None, q: int) -> Spat
     return optimal_covariance(on, groups=groups, coalition_size=q, tolerance=SEED_TOLERANCE)
 
 
-def groups_of(m: int, draw_seed: int, n: int = NODES) -> list[list[int]]:
+def random_groups(m: int, draw_seed: int, n: int = NODES) -> list[list[int]]:
     """m disjoint groups of all nodes, of sizes that differ by one at most, in random order."""
     order = np.random.default_rng(draw_seed).permutation(n)
     return [sorted(part.tolist()) for part in np.array_split(order, m)]
@@ -280,7 +280,7 @@ def judged_seed_groups(lines: Mapping[str, np.ndarray], counts: Sequence[int]) -
 
 def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Solves every case and judges it."""
-    draws, counts = draws_of(scale, 1, 3), scale.pick(QUICK_SEED_COUNTS, SEED_COUNTS)
+    draws, counts = draw_seeds(scale, 1, 3), scale.pick(QUICK_SEED_COUNTS, SEED_COUNTS)
     lines = {name: np.zeros((len(counts), len(draws))) for name in (OUTSIDER, MEMBER, EDGES)}
     gaps = dict.fromkeys(lines, 0.0)
     with reporter(scale.progress).bar("covariances", len(draws) * (1 + 2 * len(counts))) as report:
@@ -291,7 +291,7 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
             cases = [(EDGES, i, edges) for i in range(len(counts))]
             for i, m in enumerate(counts):
                 for name, q in ((OUTSIDER, 0), (MEMBER, 1)):
-                    cases.append((name, i, solved(on, groups_of(m, s), q)))
+                    cases.append((name, i, solved(on, random_groups(m, s), q)))
                     report(1)
             for name, i, optimum in cases:
                 assert optimum.independent_objective is not None
@@ -317,7 +317,7 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         + ". The published curve must be that of q = 0: for q >= 1 all noise of disjoint groups costs what LDP costs."
     )
     of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": SEED_TOLERANCE}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,

@@ -22,17 +22,28 @@ from ..figures.trained_panels import (
     TIE,
     below,
     clear,
-    guess_of,
+    guess_loss,
     log_ratios,
     losses,
-    of_means,
-    of_panels,
+    mean_ratio,
+    panel_reproduction,
     seeded,
     tied,
     unsupported,
 )
 from ..figures.verdicts import Effect, Verdict
-from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, SPARSE, STEPS, draws_of, graph_name
+from .covariance_figures import (
+    CLIP_NORM,
+    DELTA,
+    DENSITY,
+    EPSILON,
+    EPSILONS,
+    NODES,
+    SPARSE,
+    STEPS,
+    draw_seeds,
+    graph_name,
+)
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too
 LAST_STEPS = 199
@@ -78,7 +89,7 @@ class TrainingSetup:
         """Loss (or error) of a guess; None where the first model is the best one."""
         task = tasks.load(self.task, NODES, scale.data_home)
         if not self.accuracy:
-            return guess_of(task)
+            return guess_loss(task)
         share = getattr(chance(task), "accuracy", None)
         return None if share is None else 1 - float(share)
 
@@ -148,8 +159,8 @@ def _best(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | Non
         for name in ("pairwise", "LDP")
     }
     effects = below(pairs, guess=guess)
-    lower = sum(of_means(a, b) < 1 for a, b in pairs.values())
-    factors = [of_means(lines["LDP"], lines["CorN"]) for lines in by_point.values()]
+    lower = sum(mean_ratio(a, b) < 1 for a, b in pairs.values())
+    factors = [mean_ratio(lines["LDP"], lines["CorN"]) for lines in by_point.values()]
     comparison = f"its mean is lower in {lower} of {len(pairs)} comparisons, beyond the joint 95 % intervals in "
     comparison += f"{clear(effects)}; LDP / CorN {min(factors):.3g} to {max(factors):.3g}"
     return Verdict("CorN is best at every budget and density", effects, comparison)
@@ -190,7 +201,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     experiment = EXPERIMENTS[figure.name]
     full = [(e, DENSITY) for e in EPSILONS] + [(EPSILON, p) for p in DENSITIES]
     points = list(dict.fromkeys(scale.pick(experiment.quick, full)))
-    seeds, period = draws_of(scale, *experiment.seeds), experiment.period(scale)
+    seeds, period = draw_seeds(scale, *experiment.seeds), experiment.period(scale)
     common = {
         "task": experiment.task,
         "unit": "user",
@@ -224,7 +235,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"over the last {LAST_STEPS} steps."
     )
     of_run = {**common, "data_home": None, "seeds": list(seeds)}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,

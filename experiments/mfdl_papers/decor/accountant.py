@@ -27,7 +27,7 @@ from mfdl.privacy import gaussian
 from mfdl.privacy.curves import PoissonGaussian
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import numbers_of, of_panels
+from ..figures.trained_panels import panel_numbers, panel_reproduction
 from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPH_COLOURS, GRAPHS
 from .decor_bounds import decor_accountant, decor_theorem, sampled_epsilon, sampled_renyi
@@ -160,7 +160,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
     )
     of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_ldp": local, "graphs": GRAPHS}
-    done = of_panels(
+    done = panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -322,7 +322,7 @@ def run_example_level(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{NODES} nodes, batch {BATCH} of {RECORDS}, T = {STEPS}, C = 1, delta = {DELTA:g}, an eavesdropper. Ours: the "
         "least sigma_cor that keeps the budget by the library's bound for Poisson sampling, zero-out."
     )
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -330,5 +330,5 @@ def run_example_level(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         ("DECOR, Appendix D.1 at example level: labels of the search are no epsilon", caption),
         tables=[Table("what a label of the search is worth", ("label", "library", "Wang et al., composed"), rows)],
         settings={"steps": STEPS, "delta": DELTA, "batch": BATCH, "records": RECORDS, "places": places},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        numbers={"panels": [panel_numbers(panel) for panel in panels]},
     )

@@ -27,12 +27,12 @@ from ..figures.trained_panels import (
     below,
     clear,
     deviation,
-    guess_of,
+    guess_loss,
     losses,
     lowest,
-    numbers_of,
-    of_means,
-    of_panels,
+    mean_ratio,
+    panel_numbers,
+    panel_reproduction,
     seeded,
     spread,
     unsupported,
@@ -93,7 +93,7 @@ class BudgetCurves:
     chosen: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, epsilons: Sequence[float], final_test_losses: Mapping[Point, np.ndarray]) -> BudgetCurves:
+    def from_losses(cls, epsilons: Sequence[float], final_test_losses: Mapping[Point, np.ndarray]) -> BudgetCurves:
         """DECOR with the pair of the smallest mean, as the paper tunes it, on the seeds that are shown."""
         lines, chosen = {}, {}
         for graph in dict.fromkeys(point[0] for point in final_test_losses):
@@ -116,7 +116,7 @@ class BudgetCurves:
         """mean(above) / mean(below) on each graph, budget by budget."""
         places = range(len(self.epsilons))
         return {
-            graph: [of_means(lines[above][i], lines[below][i]) for i in places] for graph, lines in self.lines.items()
+            graph: [mean_ratio(lines[above][i], lines[below][i]) for i in places] for graph, lines in self.lines.items()
         }
 
     def panels(self, y_label: str) -> list[Panel]:
@@ -149,7 +149,7 @@ class BudgetCurves:
     def numbers(self) -> dict[str, Any]:
         """JSON-ready."""
         chosen = {graph: list(names) for graph, names in self.chosen.items()}
-        return {"panels": [numbers_of(panel) for panel in self.panels("")], "chosen pairs": chosen}
+        return {"panels": [panel_numbers(panel) for panel in self.panels("")], "chosen pairs": chosen}
 
 
 def judged(curves: BudgetCurves, guess: float | None = None) -> list[Verdict]:
@@ -186,7 +186,7 @@ def close_to_cdp(curves: BudgetCurves, guess: float | None, claim: str = "and cl
     return Verdict(f"{claim} (within a factor of {CLOSE:g})", effects, f"DECOR / CDP: {words}")
 
 
-def seeds_of(scale: RunScale, quick: int, full: int) -> range:
+def published_seeds(scale: RunScale, quick: int, full: int) -> range:
     """Seeds from 1, as the published runs have them."""
     return range(1, 1 + scale.pick(quick, full))
 
@@ -233,7 +233,7 @@ def at_rate(factor: float, graph: str, mechanism: str, epsilon: float) -> Mappin
     return {**SETTINGS, "learning_rate": RATE * factor}
 
 
-def line_of(name: str) -> str:
+def decor_line(name: str) -> str:
     """DECOR of a pair of noise."""
     return "DECOR" if name in PAIRS else name
 
@@ -242,7 +242,7 @@ def best(tuned: Mapping[tuple[Point, float], np.ndarray]) -> dict[Point, Choice]
     """The choice of the smallest mean for (graph, line, epsilon)."""
     candidates: dict[Point, dict[Choice, np.ndarray]] = {}
     for ((graph, name, epsilon), factor), values in tuned.items():
-        candidates.setdefault((graph, line_of(name), epsilon), {})[Choice(name, factor)] = values
+        candidates.setdefault((graph, decor_line(name), epsilon), {})[Choice(name, factor)] = values
     return {point: lowest(of_point) for point, of_point in candidates.items()}
 
 
@@ -273,7 +273,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     chosen, lines = at_best_rates(figure, scale, runs, of_scale)
     pairs = {graph: [chosen[graph, "DECOR", e].name for e in epsilons] for graph in GRAPHS}
     curves = BudgetCurves(epsilons, lines, pairs)
-    verdicts = judged(curves, guess_of(tasks.load(SETTINGS["task"], "ring:n=16")))
+    verdicts = judged(curves, guess_loss(tasks.load(SETTINGS["task"], "ring:n=16")))
     title = f"DECOR, Figure 1 (a), least squares: {verdicts[0].finding}"
     caption = (
         f"16 nodes, user level, T = {STEPS}, C = 1, delta = 1e-5, replace-one, budgets spent exactly. LDP: anyone who "
@@ -284,7 +284,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     rates = {
         graph: {line: [RATE * chosen[graph, line, e].factor for e in epsilons] for line in LINES} for graph in GRAPHS
     }
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -301,7 +301,7 @@ def extent(scale: RunScale, epsilons: Sequence[float], factors: Sequence[float])
     tuning_seeds = scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
     return (
         scale.pick(QUICK_EPSILONS, epsilons),
-        seeds_of(scale, 3, 5),
+        published_seeds(scale, 3, 5),
         scale.pick(QUICK_FACTORS, factors),
         tuning_seeds,
     )
@@ -338,7 +338,7 @@ def run_on_the_same_graph(figure: PublishedFigure, scale: RunScale) -> Reproduct
     epsilons, seeds, factors, tuning_seeds = of_scale = extent(scale, FEW_EPSILONS, FEW_FACTORS)
     _, lines = at_best_rates(figure, scale, on_the_same_graph, of_scale)
     curves = BudgetCurves(epsilons, lines, {GRAPH: []})
-    guess = guess_of(tasks.load(SETTINGS["task"], GRAPHS[GRAPH]))
+    guess = guess_loss(tasks.load(SETTINGS["task"], GRAPHS[GRAPH]))
     verdict = close_to_cdp(curves, guess, "close to CDP on the same graph")
     caption = (
         f"16 nodes, user level, T = {STEPS}, C = 1, delta = 1e-5, replace-one. CDP: D-SGD on the same graph with "
@@ -348,7 +348,7 @@ def run_on_the_same_graph(figure: PublishedFigure, scale: RunScale) -> Reproduct
     )
     title = f"DECOR, Figure 1 (a), least squares: {verdict.finding}"
     panels = curves.panels("mean ||x - x*||²")
-    return of_panels(figure, scale, [verdict], panels, (title, caption), settings=settings(of_scale))
+    return panel_reproduction(figure, scale, [verdict], panels, (title, caption), settings=settings(of_scale))
 
 
 def rate_table(chosen: Mapping[Point, Choice], epsilons: Sequence[float], factors: Sequence[float]) -> Table:

@@ -2,7 +2,7 @@
 
 In: gossip that keeps the average, standard deviations of the noise, and what is known of the losses. Out: upper bounds
 on the loss and the disagreement after one step, and on the average model's loss or gradient after many. Constants of
-averaging are in `noise_in_models`, noise levels for a budget in `decor_bounds`.
+averaging and noise levels for a budget are in `decor_bounds`.
 
 One step is X <- W (X - eta (G + N)): row i of G is the stochastic gradient of f_i at row i of X, and N has covariance
 s_local^2 I + s_pair^2 L over nodes in each of d coordinates. f is the mean of the f_i, f* its infimum, x the mean of
@@ -22,8 +22,7 @@ from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
 
-from ..noise_in_models import pairwise_error
-from .decor_bounds import decor_corollary
+from .decor_bounds import decor_corollary, pairwise_error
 
 
 class DecorBound(NamedTuple):

@@ -20,7 +20,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import numbers_of, of_panels
+from ..figures.trained_panels import panel_numbers, panel_reproduction
 from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPH_COLOURS, GRAPHS
 
@@ -186,7 +186,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         "epsilons": list(epsilons),
         "positions": list(POSITIONS),
     }
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -194,7 +194,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         (f"DECOR, Appendix D.1: of the published search {verdicts[0].finding}", caption),
         tables=[Table("pairs (sigma_ldp, sigma_cor)", columns, rows)],
         settings=of_run,
-        numbers={"panels": [numbers_of(panel), numbers_of(budgets)]},
+        numbers={"panels": [panel_numbers(panel), panel_numbers(budgets)]},
     )
 
 

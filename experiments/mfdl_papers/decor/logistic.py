@@ -14,9 +14,9 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import below, clear, losses, lowest, of_means, of_panels, spread
+from ..figures.trained_panels import below, clear, losses, lowest, mean_ratio, panel_reproduction, spread
 from ..figures.verdicts import Verdict
-from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of
+from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, published_seeds, runs
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)
 LEAST_LOSS = 0.3236  # of the paper's code, which is taken off
@@ -71,11 +71,11 @@ def excess(values: np.ndarray) -> np.ndarray:
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 1 (b)."""
-    epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 4)
+    epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), published_seeds(scale, 3, 4)
     pairs = scale.pick(PAIRS[:1], PAIRS)
     points = runs(epsilons, seeds, lambda g, m, e: settings(PASSES, published(g, m, e), scale), pairs)
     final_test_losses = losses(figure, scale, points, last_steps=LAST_STEPS, column=METRIC)
-    curves = BudgetCurves.of(epsilons, {point: excess(values) for point, values in final_test_losses.items()})
+    curves = BudgetCurves.from_losses(epsilons, {point: excess(values) for point, values in final_test_losses.items()})
     verdicts = judged(curves, GUESS)
     caption = (
         f"16 nodes, user level, T = {PERIOD * PASSES}, weight decay 1e-5, rates eta / (1 + t / 5000), published rates "
@@ -84,7 +84,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "pairs": list(pairs), "steps": PERIOD * PASSES}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
@@ -110,7 +110,7 @@ def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str 
         for choice, values in grid.items()
         if choice != chosen[graph, name, e]
     }
-    factor = max(of_means(grid[chosen[line]], grid[best[line]]) for line, grid in grids.items())
+    factor = max(mean_ratio(grid[chosen[line]], grid[best[line]]) for line, grid in grids.items())
     hits = sum(best[line] == chosen[line] for line in grids)
     words = f"it has the lowest mean loss in {hits} of {len(grids)} grids of {len(RATES) * len(CLIPS)} settings"
     if hits < len(grids):
@@ -121,7 +121,7 @@ def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str 
     tuned = {line: grid[best[line]] for line, grid in grids.items()}
     points = [(graph, e) for graph, name, e in grids if name == "LDP"]
     pairs = {f"{graph}, epsilon {e:g}": (tuned[graph, "DECOR", e], tuned[graph, "LDP", e]) for graph, e in points}
-    ratios, effects = [of_means(b, a) for a, b in pairs.values()], below(pairs, guess=GUESS)
+    ratios, effects = [mean_ratio(b, a) for a, b in pairs.values()], below(pairs, guess=GUESS)
     comparison = f"LDP / DECOR from {min(ratios):.3g} to {max(ratios):.3g} over {len(pairs)} points, beyond the joint "
     comparison += f"95 % intervals at {clear(effects)}"
     return [published_best, Verdict("each at its best of the grid, DECOR is below LDP", effects, comparison)]
@@ -129,7 +129,7 @@ def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str 
 
 def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """The grid of Appendix D.2."""
-    epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), seeds_of(scale, 2, 4)
+    epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), published_seeds(scale, 2, 4)
     graphs = scale.pick(("ring",), tuple(GRAPHS))
     passes, pair = scale.pick(QUICK_PASSES, PASSES), PAIRS[0]
     configs_of: dict[tuple[str, str, float, Choice], list[Experiment]] = {}
@@ -164,7 +164,7 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": PERIOD * passes}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,

@@ -26,9 +26,9 @@ from mfdl.training.replay import replay
 from mfdl.trust import LDP, Eavesdropper
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import deviation, engine, of_panels
+from ..figures.trained_panels import deviation, engine, panel_reproduction
 from ..figures.verdicts import Effect, Verdict
-from .budget_curves import GRAPHS, seeds_of
+from .budget_curves import GRAPHS, published_seeds
 
 EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}
 """Budgets, with what the paper's figure calls them: an accountant of one step, without T or delta."""
@@ -153,7 +153,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     data = tasks.load("mnist-mlp", NODES, scale.data_home).name
     if data != FULL:
         return Reproduction(figure, scale, [Verdict.not_run(claim, MISSING) for claim in CLAIMS], missing=[MISSING])
-    epsilons, seeds = scale.pick(QUICK_EPSILONS, tuple(EPSILONS)), seeds_of(scale, 1, 4)
+    epsilons, seeds = scale.pick(QUICK_EPSILONS, tuple(EPSILONS)), published_seeds(scale, 1, 4)
     steps, shown_graphs = scale.pick(QUICK_STEPS, STEPS), scale.pick(("ring",), tuple(GRAPHS))
 
     def wanted(graph: str, line: str, epsilon: float, seed: int) -> MnistRun:
@@ -181,7 +181,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{len(seeds)} seeds."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": steps, "batch": BATCH, "task": data}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,

@@ -23,7 +23,7 @@ from mfdl import check, gossip, graphs
 from mfdl.pictures.line_charts import Panel
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import numbers_of, of_panels
+from ..figures.trained_panels import panel_numbers, panel_reproduction
 from ..figures.verdicts import Effect, Verdict
 from .convergence import decor_rate
 from .decor_bounds import decor_accountant, decor_theorem, flow_theorem
@@ -149,12 +149,12 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"delta = {DELTA:g}, the others without. Metropolis-Hastings weights."
     )
     verdicts = [*judged(lines), judged_bounds(ratios)]
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
         panels,
         ("DECOR and the central lower bound fall as 1 / n^2", caption),
         settings={"epsilon": EPSILON, "delta": DELTA, "dimension": DIMENSION, "sizes": list(SIZES)},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        numbers={"panels": [panel_numbers(panel) for panel in panels]},
     )

@@ -23,7 +23,7 @@ from mfdl.errors import InvalidInput, require_known
 from mfdl.progress import Progress
 from mfdl.runs.output import require_folder, versions
 
-from ..facts import table_of
+from ..facts import toml_table
 from .verdicts import Verdict, overall
 
 if TYPE_CHECKING:
@@ -136,15 +136,15 @@ def minutes(number: float) -> str:
     return f"{number / 60:.2g} h" if number < 6000 else f"{number / 1440:.2g} days"
 
 
-def _of(paper: str) -> Iterator[PublishedFigure]:
-    content = table_of(paper, "figures")
+def _figures(paper: str) -> Iterator[PublishedFigure]:
+    content = toml_table(paper, "figures")
     for facts in content["figure"]:
         listed: dict[str, Any] = {name: tuple(facts.pop(name, ())) for name in ("data", "deviations")}
         yield PublishedFigure(paper=content["paper"], **facts, **listed)
 
 
 FIGURES: Mapping[str, PublishedFigure] = MappingProxyType(
-    {figure.name: figure for paper in PAPERS for figure in _of(paper)}
+    {figure.name: figure for paper in PAPERS for figure in _figures(paper)}
 )
 
 

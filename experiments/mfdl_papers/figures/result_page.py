@@ -49,7 +49,7 @@ def checked(figure: PublishedFigure, path: Path) -> dict[str, Any]:
     """A stored result whose verdicts follow from its effects. Raises: InvalidInput: as `stored_results`."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        parts = [Verdict.of_result(part) for part in result["claims"]]
+        parts = [Verdict.from_result(part) for part in result["claims"]]
         verdicts = [part["verdict"] for part in result["claims"]]
         words = result["claim"], result["deviations"], result["verdict"], verdicts
         required = {name: result[name] for name in ("command", "date", "machine", "seconds", "tables", "missing")}
@@ -71,18 +71,18 @@ def table_rows(results: Mapping[str, Mapping[str, Any]], table: str) -> Iterator
         if result is None:
             yield (f"{figure.figure} ({name})", figure.claim, f"full size {figure.full_cost}", NOT_RUN)
             continue
-        label = f"{figure.figure} ({run_of(result)})"
-        for part in map(Verdict.of_result, result["claims"]):
-            yield (label, part.claim, finding_of(part), part.verdict)
+        label = f"{figure.figure} ({run_text(result)})"
+        for part in map(Verdict.from_result, result["claims"]):
+            yield (label, part.claim, finding_text(part), part.verdict)
             label = ""
 
 
-def finding_of(part: Verdict) -> str:
+def finding_text(part: Verdict) -> str:
     """What was found, and what supports no verdict."""
     return "; ".join(filter(None, (part.finding, part.remark)))
 
 
-def run_of(result: Mapping[str, Any]) -> str:
+def run_text(result: Mapping[str, Any]) -> str:
     """Command, seeds, date, machine and time."""
     settings = result["settings"]
     seeds = settings.get("seeds", settings.get("draws"))
@@ -118,12 +118,12 @@ def write_result_page(results: Mapping[str, Mapping[str, Any]], folder: Path) ->
 
 
 def _section(result: Mapping[str, Any], folder: Path) -> list[str]:
-    parts = [Verdict.of_result(part) for part in result["claims"]]
+    parts = [Verdict.from_result(part) for part in result["claims"]]
     stem = result["name"] + ("-quick" if result["quick"] else "")
     lines = [_element("p", f"Claimed: {result['claim']}"), _element("p", f"Verdict: {result['verdict']}")]
     if (folder / f"{stem}.svg").exists():
         lines.append(f'<img src="{stem}.svg" alt="{html.escape(stem)}">')
-    lines.append(_table(COLUMNS[1:], [(part.claim, finding_of(part), part.verdict) for part in parts]))
+    lines.append(_table(COLUMNS[1:], [(part.claim, finding_text(part), part.verdict) for part in parts]))
     for table in result["tables"]:
         lines += [
             "<details>",
@@ -133,7 +133,7 @@ def _section(result: Mapping[str, Any], folder: Path) -> list[str]:
         ]
     lines += [_element("p", f"Deviation: {text}") for text in result["deviations"]]
     lines += [_element("p", f"Missing: {text}") for text in result["missing"]]
-    return [*lines, f"<p>{_element('small', run_of(result))}</p>"]
+    return [*lines, f"<p>{_element('small', run_text(result))}</p>"]
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

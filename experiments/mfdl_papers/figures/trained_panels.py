@@ -96,7 +96,7 @@ def spread(values: np.ndarray) -> str:
     return f"{np.mean(values):.3g}{deviation}"
 
 
-def table_of(panel: Panel) -> Table:
+def panel_table(panel: Panel) -> Table:
     """A row for each x, a column for each line; a repetition that is nan in every line was not run."""
     repeated = ~np.all([np.isnan(values) for values in panel.lines.values()], axis=0)
     rows = [
@@ -106,7 +106,7 @@ def table_of(panel: Panel) -> Table:
     return Table(panel.title, (panel.x_label, *panel.lines), rows)
 
 
-def numbers_of(panel: Panel) -> dict[str, Any]:
+def panel_numbers(panel: Panel) -> dict[str, Any]:
     """Every repetition of every point, JSON-ready; null where there is none, or where a run diverged."""
     lines = {
         name: [[float(v) if np.isfinite(v) else None for v in row] for row in values]
@@ -115,7 +115,7 @@ def numbers_of(panel: Panel) -> dict[str, Any]:
     return {"title": panel.title, "x": [float(x) for x in panel.x], "lines": lines}
 
 
-def of_panels(
+def panel_reproduction(
     figure: PublishedFigure,
     scale: RunScale,
     verdicts: Sequence[Verdict],
@@ -129,8 +129,8 @@ def of_panels(
         numbers replace those of the panels.
     """
     more = {
-        "tables": [table_of(panel) for panel in panels],
-        "numbers": {"panels": [numbers_of(panel) for panel in panels]},
+        "tables": [panel_table(panel) for panel in panels],
+        "numbers": {"panels": [panel_numbers(panel) for panel in panels]},
         **more,
     }
     return Reproduction(figure, scale, verdicts, picture=draw(panels, *words) if panels else None, **more)
@@ -207,7 +207,7 @@ def lowest(curves: Mapping[Any, np.ndarray]) -> Any:
     return min(curves, key=lambda name: float(np.where(np.isnan(curves[name]), math.inf, curves[name]).mean()))
 
 
-def of_means(a: np.ndarray, b: np.ndarray) -> float:
+def mean_ratio(a: np.ndarray, b: np.ndarray) -> float:
     """mean(a) / mean(b), a diverged run being infinitely bad; nan where both are."""
     above, below = (float(np.where(np.isnan(x), math.inf, x).mean()) for x in (a, b))
     return math.nan if math.isinf(below) and math.isinf(above) else above / below
@@ -218,7 +218,7 @@ def deviation(values: np.ndarray) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 and np.isfinite(values).all() else None
 
 
-def guess_of(task: Task) -> float | None:
+def guess_loss(task: Task) -> float | None:
     """The loss that a run has to beat: of a constant guess, else of the first model; None where that is the best."""
     from mfdl.training.learned import AT_BEST, chance, untrained
 

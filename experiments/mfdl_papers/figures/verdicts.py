@@ -122,7 +122,7 @@ class Effect:
         return {**fields, "low": low, "high": high}
 
     @classmethod
-    def of_result(cls, fields: Mapping[str, Any]) -> Effect:
+    def from_result(cls, fields: Mapping[str, Any]) -> Effect:
         """From `result`."""
         values = [math.nan if value is None else float(value) for value in fields["values"]]
         return cls(fields["at"], values, *(fields[name] for name in ("claimed", "error", "unsupported")))
@@ -189,7 +189,7 @@ class Verdict:
         return f"rests on {', '.join(supporting)}: at {empty} of {len(points)} points the interval includes no effect"
 
     def result(self) -> dict[str, Any]:
-        """JSON-ready; `of_result` reads it."""
+        """JSON-ready; `from_result` reads it."""
         from mfdl.runs.output import json_number
 
         numbers = {name: json_number(getattr(self, name)) for name in ("value", "spread")}
@@ -198,9 +198,9 @@ class Verdict:
         return {**words, **numbers, "quantifier": self.quantifier, "effects": effects}
 
     @classmethod
-    def of_result(cls, fields: Mapping[str, Any]) -> Verdict:
+    def from_result(cls, fields: Mapping[str, Any]) -> Verdict:
         """From `result`, the verdict computed anew from the effects."""
-        effects = [Effect.of_result(effect) for effect in fields["effects"]]
+        effects = [Effect.from_result(effect) for effect in fields["effects"]]
         value, spread = (None if fields[name] is None else float(fields[name]) for name in ("value", "spread"))
         return cls(fields["claim"], effects, fields["finding"], value, spread, fields["quantifier"])
 

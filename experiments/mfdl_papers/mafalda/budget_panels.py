@@ -25,7 +25,7 @@ from mfdl.training import tasks
 from mfdl.training.learned import chance
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import below, clear, deviation, jackknifed, of_means, of_panels, spread
+from ..figures.trained_panels import below, clear, deviation, jackknifed, mean_ratio, panel_reproduction, spread
 from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint, TrainedTask
@@ -51,7 +51,7 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, right: Ego."""
     available, missing = housing.places(scale, "Ego")
     rivals = BASELINES[:2]
-    panels = budget_panels(scale, available, rivals, housing.budgets_of(scale))
+    panels = budget_panels(scale, available, rivals, housing.housing_budgets(scale))
     verdicts, guess = [], housing.guess(scale)
     for panel in panels:
         where = panel.place.title
@@ -64,10 +64,10 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
     available, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
-    panels = budget_panels(scale, available, BASELINES, housing.budgets_of(scale))
+    panels = budget_panels(scale, available, BASELINES, housing.housing_budgets(scale))
     guess = housing.guess(scale)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
-    verdicts += size_verdicts(scale, available, housing.budgets_of(scale), guess)
+    verdicts += size_verdicts(scale, available, housing.housing_budgets(scale), guess)
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
     title = "Final test loss against the budget, graph by graph"
@@ -151,7 +151,9 @@ def budget_panels(
     """One for each place: trained without noise, with each rival and with MAFALDA, at every budget."""
     mechanisms = (WITHOUT_NOISE, *rivals, OURS)
     points = {place: housing.points(place, mechanisms, mus) for place in places}
-    results = housing.trained(scale, [point for some in points.values() for point in some], housing.seeds_of(scale))
+    results = housing.trained(
+        scale, [point for some in points.values() for point in some], housing.housing_seeds(scale)
+    )
     panels = []
     for place, some in points.items():
         finals = {
@@ -171,21 +173,21 @@ def _reproduction(
     missing: list[str],
     title: str,
 ) -> Reproduction:
-    panels, seeds = [panel_of(curves) for curves in by_place], housing.seeds_of(scale)
-    of_run = housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))}
-    return of_panels(
+    panels, seeds = [budget_panel(curves) for curves in by_place], housing.housing_seeds(scale)
+    of_run = housing.settings(seeds) | {"budgets": list(housing.housing_budgets(scale))}
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
         panels,
         (title, caption(len(seeds))),
-        tables=[table_of(curve) for curve in by_place],
+        tables=[budget_table(curve) for curve in by_place],
         settings=of_run,
         missing=missing,
     )
 
 
-def panel_of(of: BudgetPanel) -> Panel:
+def budget_panel(of: BudgetPanel) -> Panel:
     """Lines over epsilon; a mechanism that nowhere comes into the picture is not drawn."""
     lines = {}
     for mechanism, finals in of.finals.items():
@@ -198,7 +200,7 @@ def panel_of(of: BudgetPanel) -> Panel:
     )  # fmt: skip
 
 
-def table_of(of: BudgetPanel, measure: str = "test loss") -> Table:
+def budget_table(of: BudgetPanel, measure: str = "test loss") -> Table:
     """A row for each budget."""
     rows = [
         (f"{mu:g}", f"{epsilon:.3g}", *(spread(finals[i]) for finals in of.finals.values()))
@@ -264,7 +266,9 @@ def size_verdicts(scale: RunScale, places: Sequence[Place], mus: Sequence[float]
             "same noise": [TrainedPoint(pair.smaller, OURS, pair.budget(mu)) for mu in mus],
             "larger": [TrainedPoint(pair.larger, OURS, mu) for mu in mus],
         }
-        results = housing.trained(scale, [point for line in lines.values() for point in line], housing.seeds_of(scale))
+        results = housing.trained(
+            scale, [point for line in lines.values() for point in line], housing.housing_seeds(scale)
+        )
         finals = {name: [results.final(point) for point in line] for name, line in lines.items()}
         verdicts += judge(pair, mus, finals, guess)
     return verdicts or [Verdict.not_run("; ".join(CLAIMS), "it needs two graphs")]
@@ -287,7 +291,7 @@ def judge(
         ),
     ):
         losses = {f"mu = {mu:g}": both for mu, *both in zip(mus, finals[name], finals["larger"], strict=True)}
-        ratios = [of_means(*both) for both in losses.values()]
+        ratios = [mean_ratio(*both) for both in losses.values()]
         ordered = {at: (a, b) if name == "smaller" else (b, a) for at, (a, b) in losses.items()}
         effects = below(ordered, guess=guess)
         finding = f"{words} {min(ratios):.3g} to {max(ratios):.3g}; as claimed beyond the joint 95 % intervals at "
@@ -348,17 +352,17 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         for panel in panels
     ]
     verdicts += [Verdict.not_run(f"lowest test error at every budget ({name})", missing[name]) for name in missing]
-    seeds = housing.seeds_of(scale)
+    seeds = housing.housing_seeds(scale)
     title = "FEMNIST: final test accuracy against the budget"
     of_run = housing.settings(seeds, training_on("Ego", scale))
     of_run |= {"lr": RATES, "lr_schedule": DECAY, "budgets": list(budgets)}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
         [error_panel(panel) for panel in panels],
         (title, error_caption(seeds)),
-        tables=[table_of(panel, "test error") for panel in panels],
+        tables=[budget_table(panel, "test error") for panel in panels],
         settings=of_run,
         missing=list(missing.values()),
     )

@@ -103,7 +103,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     points: list[SumsAtDistance] = []
     available, missing = load_graphs(scale)
     for name, graph in available.items():
-        curves[name], closed_form = of_graph(graph)
+        curves[name], closed_form = graph_curves(graph)
         points += at_distances(name, curves[name], closed_form)
     return Reproduction(
         figure,
@@ -140,7 +140,7 @@ def load_graphs(scale: RunScale) -> tuple[dict[str, nx.Graph], list[str]]:
     return available, missing
 
 
-def of_graph(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
+def graph_curves(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
     """The three curves of one graph, and sum |X| of every victim in the same order."""
     matrix = gossip.uniform(graph)
     algorithm = algorithms.dp_dsgd(Dynamics(matrix), EveryStep(STEPS))

@@ -23,7 +23,7 @@ from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.published_figures import RunScale
-from ..figures.trained_panels import engine, guess_of, require_finished
+from ..figures.trained_panels import engine, guess_loss, require_finished
 
 WITHOUT_NOISE, OURS = "none", "mafalda"
 BASELINES = ("dp-dsgd", "anti-pgd", "d-mf")
@@ -105,7 +105,7 @@ class TrainedPoint:
         )
 
 
-def seeds_of(scale: RunScale) -> list[int]:
+def housing_seeds(scale: RunScale) -> list[int]:
     """421 to 440; three of them in quick mode."""
     count = scale.pick(3, 20)
     return list(range(FIRST_SEED, FIRST_SEED + count))
@@ -121,10 +121,10 @@ def settings(seeds: Sequence[int], training: TrainedTask | None = None) -> dict[
 
 def guess(scale: RunScale) -> float | None:
     """Test loss of the best constant prediction, the mean target of the train records: 1.304."""
-    return guess_of(tasks.load("housing", 1, scale.data_home))
+    return guess_loss(tasks.load("housing", 1, scale.data_home))
 
 
-def budgets_of(scale: RunScale) -> tuple[float, ...]:
+def housing_budgets(scale: RunScale) -> tuple[float, ...]:
     """The seven of the paper; in quick mode three, between which the claimed test loss lies."""
     return scale.pick((0.5, 1.0, 2.0), BUDGETS)
 

@@ -11,7 +11,7 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import below, clear, deviation, jackknifed, of_panels, spread, unsupported
+from ..figures.trained_panels import below, clear, deviation, jackknifed, panel_reproduction, spread, unsupported
 from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
@@ -49,7 +49,7 @@ def left(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     for panel in curves:
         where, budgets = panel.place.title, _at_every_budget(scale, panel.place)
         verdicts += [judge_reduction(where, budgets, guess), judge_anti_pgd(where, panel.finals["anti-pgd"])]
-        rows += [(where, f"{mu:g}", f"{100 * _reduction_of(finals):.1f}") for mu, finals in budgets.items()]
+        rows += [(where, f"{mu:g}", f"{100 * _final_reduction(finals):.1f}") for mu, finals in budgets.items()]
     title = "Ego: test loss over the steps at one guarantee"
     done = _reproduction(figure, scale, curves, verdicts, list(missing.values()), title)
     every = Table("below DP-D-SGD over the last 50 steps", ("where", "mu", "% lower"), rows)
@@ -61,16 +61,16 @@ def reduction(ours: np.ndarray, baseline: np.ndarray) -> float:
     return float(1 - ours.mean() / baseline.mean())
 
 
-def _reduction_of(finals: Mapping[str, np.ndarray]) -> float:
+def _final_reduction(finals: Mapping[str, np.ndarray]) -> float:
     return reduction(finals[OURS], finals["dp-dsgd"])
 
 
 def _at_every_budget(scale: RunScale, place: Place) -> dict[float, dict[str, np.ndarray]]:
-    points = housing.points(place, ("dp-dsgd", OURS), housing.budgets_of(scale))
-    results = housing.trained(scale, points, housing.seeds_of(scale))
+    points = housing.points(place, ("dp-dsgd", OURS), housing.housing_budgets(scale))
+    results = housing.trained(scale, points, housing.housing_seeds(scale))
     return {
         mu: {name: results.final(TrainedPoint(place, name, mu)) for name in ("dp-dsgd", OURS)}
-        for mu in housing.budgets_of(scale)
+        for mu in housing.housing_budgets(scale)
     }
 
 
@@ -95,10 +95,10 @@ def judge_reduction(where: str, budgets: Budgets, guess: float | None = None) ->
         effects.append(Effect.sampled(f"mu = {mu:g}", values, CLAIMED_REDUCTION, unsupported=unsupported(*pair, guess)))
         spread_of = deviation(values)
         about = "" if spread_of is None else f" +- {100 * spread_of / math.sqrt(len(values)):.0f}"
-        words.append(f"{100 * _reduction_of(finals):.0f}{about} at mu = {mu:g}")
+        words.append(f"{100 * _final_reduction(finals):.0f}{about} at mu = {mu:g}")
     claim = f"31 % lower test loss than DP-D-SGD over the last 50 steps, at some budget ({where})"
     finding = f"% lower (+- standard error): {', '.join(words)}"
-    return Verdict(claim, effects, finding, max(map(_reduction_of, budgets.values())), quantifier="some")
+    return Verdict(claim, effects, finding, max(map(_final_reduction, budgets.values())), quantifier="some")
 
 
 def judge_anti_pgd(where: str, finals: np.ndarray) -> Verdict:
@@ -128,7 +128,9 @@ def judge_lowest(where: str, losses: Mapping[str, np.ndarray], guess: float | No
 
 def _trained(scale: RunScale, budgets: Mapping[Place, float]) -> list[LossCurves]:
     points = {place: housing.points(place, (WITHOUT_NOISE, *RIVALS, OURS), [mu]) for place, mu in budgets.items()}
-    results = housing.trained(scale, [point for some in points.values() for point in some], housing.seeds_of(scale))
+    results = housing.trained(
+        scale, [point for some in points.values() for point in some], housing.housing_seeds(scale)
+    )
     curves = []
     for place, some in points.items():
         by_step = {point.mechanism: results.over_time(point) for point in some}
@@ -146,22 +148,22 @@ def _reproduction(
     missing: list[str],
     title: str,
 ) -> Reproduction:
-    panels = [panel_of(curve) for curve in curves]
-    seeds = housing.seeds_of(scale)
+    panels = [curve_panel(curve) for curve in curves]
+    seeds = housing.housing_seeds(scale)
     of_run = housing.settings(seeds) | {"last_steps": 50}
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         verdicts,
         panels,
         (title, caption(len(seeds))),
-        tables=[table_of(curve) for curve in curves],
+        tables=[curve_table(curve) for curve in curves],
         settings=of_run,
         missing=missing,
     )
 
 
-def panel_of(curves: LossCurves) -> Panel:
+def curve_panel(curves: LossCurves) -> Panel:
     """Lines within `SHOWN`; a mechanism that never enters the range is not drawn."""
     lines = {}
     for mechanism, losses in curves.losses.items():
@@ -173,7 +175,7 @@ def panel_of(curves: LossCurves) -> Panel:
     )  # fmt: skip
 
 
-def table_of(curves: LossCurves) -> Table:
+def curve_table(curves: LossCurves) -> Table:
     """A row for each mechanism."""
     rows = [
         (NAMES[mechanism], spread(finals), f"{finals.mean() / curves.finals['dp-dsgd'].mean():.3g}")

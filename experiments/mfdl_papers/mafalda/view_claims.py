@@ -34,7 +34,7 @@ from mfdl.testing.oracles import (
     gossip_messages,
     largest_signed_sum,
     local_noising,
-    of_node,
+    node_columns,
     pairwise_factor,
     pinv_gram,
     prefix_sum,
@@ -46,14 +46,14 @@ from mfdl.trust.view import View
 
 from ..paper_claims import (
     distance,
-    gram_of,
     heard,
+    nodes_with_pair,
     own_parts,
     pairwise_gram,
     printed_gram,
     statements,
     total_variation,
-    two_of,
+    victim_gram,
 )
 from .view_sensitivity import greedy_rows, sum_abs_gram, sum_abs_gram_as_printed
 
@@ -114,10 +114,10 @@ def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[
 
 @published_claim("mafalda-theorem-5-pndp-below-ldp", examples=80, **UP_TO_FOUR, encoder=encoders(max_steps=3))
 def theorem_5_pndp_below_ldp(graph: nx.Graph, attacker: int, victim: int, encoder: FloatArray) -> tuple[float, float]:
-    n, steps = two_of(len(graph), attacker, victim), len(encoder)
+    n, steps = nodes_with_pair(len(graph), attacker, victim), len(encoder)
     rows = heard(metropolis_hastings(graph), attacker, steps)
     noise = without_noise(rows @ local_noising(np.stack([encoder] * n)), own_parts(attacker, steps, n))
-    return elliptope_reference(encoder.T @ encoder), elliptope_reference(gram_of(rows, noise, victim, n))
+    return elliptope_reference(encoder.T @ encoder), elliptope_reference(victim_gram(rows, noise, victim, n))
 
 
 @published_claim("mafalda-lemma-11-known-gradients")
@@ -138,13 +138,13 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     known = sorted(own_parts(attacker, steps, n))
     W = metropolis_hastings(graph)
     rest = without_noise(heard(W, attacker, steps), known)
-    reduced = gram_of(rest, rest, victim, n)
+    reduced = victim_gram(rest, rest, victim, n)
     messages = heard(W, attacker, steps, own_messages=True)
     gradients = np.eye(steps * n)[known]
     full_A, full_B = append_known_noise(
         np.vstack([messages, gradients]), np.vstack([messages, np.zeros_like(gradients)]), known
     )
-    full, leaks = pinv_gram(of_node(full_A, victim, n), full_B)
+    full, leaks = pinv_gram(node_columns(full_A, victim, n), full_B)
     return largest_signed_sum(reduced), math.inf if leaks.any() else largest_signed_sum(full)
 
 
@@ -172,15 +172,15 @@ def known_noise_appended_rows(view: tuple[FloatArray, FloatArray], known: set[in
 
 @published_claim("mafalda-equation-12-own-noise")
 def equation_12_own_noise(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    W, n = metropolis_hastings(graph), two_of(len(graph), attacker, victim)
+    W, n = metropolis_hastings(graph), nodes_with_pair(len(graph), attacker, victim)
     rows = heard(W, attacker, steps)
-    printed = gram_of(rows, rows, victim, n)
+    printed = victim_gram(rows, rows, victim, n)
     return float(np.abs(printed).sum()), largest_signed_sum(pairwise_gram(W, attacker, victim, steps))
 
 
 @published_claim("mafalda-decor-received-messages", member=NODES)
 def decor_received_messages(graph: nx.Graph, member: int, victim: int, steps: int) -> tuple[float, float]:
-    n = two_of(len(graph), member, victim)
+    n = nodes_with_pair(len(graph), member, victim)
     edges = list(graph.edges)
     noise = np.kron(np.eye(steps), pairwise_factor(edges, n, 0.5, 2.0))
     secrets = [member, *(n + i for i, edge in enumerate(edges) if member in edge)]
@@ -188,7 +188,7 @@ def decor_received_messages(graph: nx.Graph, member: int, victim: int, steps: in
     W = metropolis_hastings(graph)
     everything, _ = gossip_messages(W, steps)
     received_only, all_messages = (
-        gram_of(rows, without_noise(rows @ noise, known), victim, n)
+        victim_gram(rows, without_noise(rows @ noise, known), victim, n)
         for rows in (heard(W, member, steps, own_messages=True), everything)
     )
     return float(np.abs(received_only).sum()), largest_signed_sum(all_messages)
@@ -213,7 +213,7 @@ def theorem_7_adaptive(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     """Two steps, the record takes part in the first; a gradient is clip(slope x, -1, 1) of the part x of its node's
     model that the attacker does not see.
     """
-    n = two_of(len(graph), attacker, victim)
+    n = nodes_with_pair(len(graph), attacker, victim)
     W = metropolis_hastings(graph)
     X = printed_gram(W, attacker, victim, 2)
     reactions = {j: Reaction(float(slope)) for j in range(n) if j != attacker}

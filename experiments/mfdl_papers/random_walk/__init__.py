@@ -160,13 +160,13 @@ def walk_known(
 def _over_walks(reach: float, before: list[FloatArray], between: list[FloatArray], sigma: float) -> WalkLosses:
     """Of T steps: at each time that v gets the token what it was hidden by since the last one."""
 
-    def of(chances: list[FloatArray]) -> list[WalkLosses]:
+    def walk_losses(chances: list[FloatArray]) -> list[WalkLosses]:
         return [
             WalkLosses.gaussians(reach, weights, np.arange(weights.size) / (sigma * math.sqrt(max(L, 1))))
             for L, weights in enumerate(chances)
         ]
 
-    since_start, since_v, at_v = of(before), of(between), list[WalkLosses]()
+    since_start, since_v, at_v = walk_losses(before), walk_losses(between), list[WalkLosses]()
     comes_back = np.cumsum([weights.sum() for weights in between])
     total = WalkLosses.none(reach, max(0.0, 1 - sum(float(weights.sum()) for weights in before)))
     T = len(before) - 1

@@ -36,13 +36,13 @@ from ..corn.covariance_figures import (
     STEPS,
     TOLERANCE,
     Traces,
-    draws_of,
+    draw_seeds,
     graph_name,
     in_order,
     traces,
 )
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import numbers_of, of_panels, spread
+from ..figures.trained_panels import panel_numbers, panel_reproduction, spread
 from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from . import whisper_theorem
 
@@ -101,7 +101,7 @@ def _narrows(by_p: Mapping[float, Sequence[Traces]]) -> Verdict:
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Both tables."""
-    draws = draws_of(scale, 3, 10)
+    draws = draw_seeds(scale, 3, 10)
     by_p: dict[float, list[dict[str, float]]] = {}
     with reporter(scale.progress).bar("covariances", len(DENSITIES) * len(draws)) as report:
         for p in DENSITIES:
@@ -284,24 +284,25 @@ def judged_design(by_p: Mapping[float, Sequence[Numbers]]) -> list[Verdict]:
 
 def run_joint_design(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Noise left by density, with and without designed weights."""
-    draws, by_p = draws_of(scale, 3, 10), {}
+    draws, by_p = draw_seeds(scale, 3, 10), {}
     with reporter(scale.progress).bar("designs", len(DESIGN_DENSITIES) * len(draws)) as report:
         for p in DESIGN_DENSITIES:
             by_p[p] = [numbers(graph_name(p, seed)) for seed in draws]
             report(len(draws))
 
-    def of(name: str) -> np.ndarray:
+    def by_density(name: str) -> np.ndarray:
         return np.array([[of_draw[name] for of_draw in some] for some in by_p.values()])
 
     names = ("LDP", "covariance alone", "weights and covariance")
+    noise_left = {name: by_density(name) for name in names}
     panels = [
-        Panel("noise left", "density p", "tr(W R W^T) at r = 1", DESIGN_DENSITIES, {name: of(name) for name in names}),
+        Panel("noise left", "density p", "tr(W R W^T) at r = 1", DESIGN_DENSITIES, noise_left),
         Panel(
             "mixing", "density p", "mixing parameter", DESIGN_DENSITIES,
-            {"covariance alone": of("mixing before"), "weights and covariance": of("mixing after")},
+            {"covariance alone": by_density("mixing before"), "weights and covariance": by_density("mixing after")},
         ),
     ]  # fmt: skip
-    return of_panels(
+    return panel_reproduction(
         figure,
         scale,
         judged_design(by_p),
@@ -309,8 +310,8 @@ def run_joint_design(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         ("Weights and covariance designed together", f"{NODES} nodes, connected Erdős-Rényi draws, r = 1."),
         settings={"nodes": NODES, "draws": len(draws), "tolerance": TOLERANCE, "rounds": ROUNDS},
         numbers={
-            "panels": [numbers_of(panel) for panel in panels],
-            "gaps": [float(x) for x in of("gap").ravel()],
-            "turns": [int(x) for x in of("turns").ravel()],
+            "panels": [panel_numbers(panel) for panel in panels],
+            "gaps": [float(x) for x in by_density("gap").ravel()],
+            "turns": [int(x) for x in by_density("turns").ravel()],
         },
     )

@@ -27,11 +27,11 @@ from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.testing.oracles.dense_views import clear_rank, of_node, pinv_gram
+from mfdl.testing.oracles.dense_views import clear_rank, node_columns, pinv_gram
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
-from ..paper_claims import statements, total_variation, two_of
+from ..paper_claims import nodes_with_pair, statements, total_variation
 
 NODES = st.integers(0, 3)
 WAVES = st.lists(st.integers(-1, 1), min_size=1, max_size=3)
@@ -78,7 +78,7 @@ class ZipDLRun:
         """The rows that reach it from others."""
         return self._in_every_round((self.receiver == attacker) & (self.sender != attacker))
 
-    def without_noise_of(self, attacker: int) -> FloatArray:
+    def noise_without(self, attacker: int) -> FloatArray:
         """B with the attacker's own columns zero."""
         return self.B * self._in_every_round(self.sender != attacker)
 
@@ -86,9 +86,9 @@ class ZipDLRun:
         return np.tile(of_messages, len(self.A) // len(self.sender))
 
     def loss(self, node: int, A: FloatArray | None = None, B: FloatArray | None = None) -> float:
-        """`loss_of` a node by these rows of a view; default: what is sent."""
+        """`node_loss` a node by these rows of a view; default: what is sent."""
         A, B = (rows[self.sent()] if seen is None else seen for rows, seen in ((self.A, A), (self.B, B)))
-        return loss_of(of_node(A, node, len(self.final_A)), B)
+        return node_loss(node_columns(A, node, len(self.final_A)), B)
 
 
 def printed_noise(weights: FloatArray) -> FloatArray:
@@ -123,7 +123,7 @@ def _metropolis_hastings(graph: nx.Graph) -> FloatArray:
     return gossip.metropolis_hastings(graph).dense()
 
 
-def loss_of(A: FloatArray, B: FloatArray) -> float:
+def node_loss(A: FloatArray, B: FloatArray) -> float:
     """sens^2 of one node that takes part in every step, at gradients 1 or -1; A its columns; inf for a leak.
 
     Noise below 1e-12 is rounding.
@@ -201,12 +201,12 @@ def growth(W: FloatArray, node: int, steps: int) -> tuple[float, float]:
 
 @published_claim("zip-dl-independent-messages", steps=st.integers(1, 2))
 def independent_messages(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    two_of(len(graph), attacker, victim)
+    nodes_with_pair(len(graph), attacker, victim)
     losses = []
     for independent in (True, False):
         run = written_out(_metropolis_hastings(graph), steps, independent=independent)
         heard = run.heard_by(attacker)
-        losses.append(run.loss(victim, run.A[heard], run.without_noise_of(attacker)[heard]))
+        losses.append(run.loss(victim, run.A[heard], run.noise_without(attacker)[heard]))
     return losses[0], losses[1]
 
 
@@ -215,7 +215,7 @@ def independent_messages(graph: nx.Graph, attacker: int, victim: int, steps: int
 Reaction = Callable[[FloatArray], FloatArray]
 
 
-def wave_of(values: Sequence[float]) -> Reaction:
+def reaction_wave(values: Sequence[float]) -> Reaction:
     """A gradient that takes these values in turn, one in each unit interval of the model."""
     return lambda model: np.asarray(values, dtype=np.float64)[np.floor(model + 1e-9).astype(int) % len(values)]
 
@@ -259,9 +259,9 @@ def record_adaptive(wave: list[int], noise: int) -> tuple[float, float]:
     turn over unit intervals of the model.
     """
     run = written_out(np.full((2, 2), 0.5), 2)
-    X, _ = pinv_gram(of_node(run.A[run.sent()], 0, 2), run.B[run.sent()])
+    X, _ = pinv_gram(node_columns(run.A[run.sent()], 0, 2), run.B[run.sent()])
     claimed = math.sqrt(X.diagonal().max()) / noise
-    other = wave_of(wave)
+    other = reaction_wave(wave)
     return total_variation(claimed), two_step_total_variation(0.5, (1.0, 0.0), (other, other), float(noise))
 
 
@@ -276,5 +276,5 @@ def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: in
     algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(W)), EveryStep(2))
     (loss,) = sensitivity_by_victim(algorithm, trust.Eavesdropper(), release="none", unit="user", victims=[0])
     claimed = math.sqrt(loss.adaptive_sensitivity_squared) / noise
-    waves = wave_of([v / 2 for v in first]), wave_of([v / 2 for v in second])
+    waves = reaction_wave([v / 2 for v in first]), reaction_wave([v / 2 for v in second])
     return total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))

@@ -208,7 +208,7 @@ def _exact(
 
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
-    over_steps = algorithm.released.of_steps(algorithm.num_steps)
+    over_steps = algorithm.released.weights_by_step(algorithm.num_steps)
     weights: list[FloatArray] = [algorithm.model_from_state.data, over_steps[over_steps > 0]]
     enters: list[FloatArray] = []
     for kind in algorithm.kinds:

@@ -44,7 +44,7 @@ import numpy as np
 import scipy.linalg
 from numpy.lib.stride_tricks import sliding_window_view
 
-from mfdl_solvers.encoders import inflation_of, inverse_defect
+from mfdl_solvers.encoders import defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import EPS
@@ -87,7 +87,7 @@ class HiddenModes(PartForm):
         if C is None or N is None:
             return part.view_grams(nodes, grams, form=form, norms=norms, absolute=modes.rounding)
         norms = (norms + np.sqrt(modes.rounding + 8 * len(C) * EPS)) @ np.abs(C)  # and of this product, as X' <= I
-        inflation = inflation_of(inverse_defect(C, N))
+        inflation = defect_inflation(inverse_defect(C, N))
         return part.view_grams(nodes, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
 
 

@@ -93,7 +93,7 @@ class PartlySeen:
             scale=np.stack([scales[number] for number in algorithm.kind_of_round]) * noise.node_scales,
             noise=noise,
             released=released,
-            released_steps=algorithm.released.of_steps(algorithm.num_steps),
+            released_steps=algorithm.released.weights_by_step(algorithm.num_steps),
         )
 
     @property

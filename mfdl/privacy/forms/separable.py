@@ -36,7 +36,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.encoders import Encoder, inflation_of, inverse_defect
+from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
@@ -189,7 +189,7 @@ def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
 
 def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
     """C^T C of some columns each; from N alone where C is not its inverse up to a small factor."""
-    inflation = inflation_of(inverse_defect(C, N))
+    inflation = defect_inflation(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
         return [_product_gram(C[:, part], inflation) for part in parts]

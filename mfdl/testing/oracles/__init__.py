@@ -24,7 +24,7 @@ from .dense_views import (
     dense_noising,
     gossip_messages,
     local_noising,
-    of_node,
+    node_columns,
     pairwise_factor,
     pinv_gram,
     prefix_sum,
@@ -45,19 +45,22 @@ from .rational import (
     to_float,
 )
 from .sensitivity_oracle import (
+    LinearSystem,
     ascended_value,
     brute_force_sensitivity,
     coalition_inverse_diagonal,
     coalition_loss_reference,
+    cost_matrices,
     elliptope_reference,
+    exact_cost,
     largest_over_patterns,
     largest_signed_sum,
     once_per_epoch_patterns,
     optimal_loss_reference,
+    quadratic_program_value,
     separated_patterns,
     signed_sum_over_patterns,
     vector_sensitivity_lower_bound,
 )
-from .shift import LinearSystem, cost_matrices, exact_cost, quadratic_program_value
 
 __all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))

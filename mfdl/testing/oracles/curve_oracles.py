@@ -184,13 +184,13 @@ def allocation_delta(shift: float, bins: int, epsilon: float, direction: str, po
     return float(mass @ np.maximum(gain, 0.0)) / bins * (grown if direction == "lost" else 1.0)
 
 
-def of_two_bins(M: FloatArray, epsilon: float, way: str, points: int = 401) -> float:
+def two_bin_delta(M: FloatArray, epsilon: float, way: str, points: int = 401) -> float:
     """The hockey stick of the pair of M, shape (2, 2), noise of std 1."""
     root: FloatArray = np.asarray(np.linalg.cholesky(np.asarray(M) + 1e-13 * np.eye(2)), dtype=np.float64)
-    return of_means(root, epsilon, way, points)
+    return means_delta(root, epsilon, way, points)
 
 
-def of_means(
+def means_delta(
     means: FloatArray, epsilon: float, way: str, points: int = 401, probabilities: FloatArray | None = None
 ) -> float:
     """The hockey stick of the pair of means m_r, shape (bins, 2), noise of std 1, on a grid of the plane.

@@ -81,7 +81,7 @@ def pairwise_factor(edges: Sequence[tuple[int, int]], num_nodes: int, local: flo
     return F
 
 
-def of_node(matrix: FloatArray, node: int, num_nodes: int) -> FloatArray:
+def node_columns(matrix: FloatArray, node: int, num_nodes: int) -> FloatArray:
     """The columns of one node, in time order."""
     return matrix[:, node::num_nodes]
 
@@ -144,7 +144,7 @@ def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
 def dense_node_error_grams(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:
     """H_u = A_u^T A_u, shape (n, T, T); A_u: the columns of node u in the workload of the counted models."""
     counted = dense_averaged_workload if objective == "post-average" else dense_gossip_workload
-    by_node = [of_node(counted(gossip, num_steps), node, gossip.num_nodes) for node in range(gossip.num_nodes)]
+    by_node = [node_columns(counted(gossip, num_steps), node, gossip.num_nodes) for node in range(gossip.num_nodes)]
     return np.stack([A.T @ A for A in by_node])
 
 

@@ -56,7 +56,7 @@ def gossip_matrices(
 
     With `singular` the smallest size is two nodes unless another kind is allowed as well.
     """
-    kind = draw(st.sampled_from(some_of(KINDS, kinds)))
+    kind = draw(st.sampled_from(wanted_names(KINDS, kinds)))
     if kind == "singular" and max_nodes < 2:
         raise InvalidInput("kind 'singular' needs max_nodes >= 2.")
     G = draw(connected_graphs(max(min_nodes, 2) if kind == "singular" else min_nodes, max_nodes))
@@ -157,19 +157,21 @@ def _general(integer: Integer, G: nx.Graph) -> np.ndarray:
 Element = TypeVar("Element")
 
 
-def some_of(possible: Collection[str], wanted: Collection[str], *, name: str = "kinds", why: str = "") -> list[str]:
+def wanted_names(
+    possible: Collection[str], wanted: Collection[str], *, name: str = "kinds", why: str = ""
+) -> list[str]:
     """The names wanted, in order. Raises: InvalidInput: an unknown one, or none; `why` ends the message."""
     if not len(wanted) or set(wanted) - set(possible):
         raise InvalidInput(f"{name} must be some of {', '.join(possible)}, got {tuple(wanted)}{why}.")
     return list(wanted)
 
 
-def lists_of(elements: st.SearchStrategy[Element], size: int) -> st.SearchStrategy[list[Element]]:
+def sized_lists(elements: st.SearchStrategy[Element], size: int) -> st.SearchStrategy[list[Element]]:
     """Lists of exactly this many elements."""
     return st.lists(elements, min_size=size, max_size=size)
 
 
 def integer_arrays(largest: int, *shape: int) -> st.SearchStrategy[FloatArray]:
     """Float arrays of integers from -largest to largest; they shrink to zero."""
-    entries = lists_of(st.integers(-largest, largest), math.prod(shape))
+    entries = sized_lists(st.integers(-largest, largest), math.prod(shape))
     return entries.map(lambda drawn: np.array(drawn, dtype=np.float64).reshape(shape))

@@ -30,7 +30,15 @@ from ...trust.view import View
 from ..claims import describe
 from ..oracles.dense_views import gossip_messages, local_noising, received, round_matrix, without_noise
 from .algorithms import ALL_NAMES, linear_algorithms
-from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences, integer_arrays, lists_of, polynomials, some_of
+from .graphs import (
+    dyadic_gossip,
+    gossip_matrices,
+    gossip_sequences,
+    integer_arrays,
+    polynomials,
+    sized_lists,
+    wanted_names,
+)
 
 VIEW_KINDS = ("regular", "rank-deficient", "leaking", "integer")
 
@@ -62,7 +70,7 @@ def views(
 
     Raises: InvalidInput: an unknown kind, or `rank-deficient` with `max_rows` below 2.
     """
-    kind = draw(st.sampled_from(some_of(VIEW_KINDS, kinds)))
+    kind = draw(st.sampled_from(wanted_names(VIEW_KINDS, kinds)))
     smallest = 2 if kind == "rank-deficient" else 1
     if max_rows < smallest:
         raise InvalidInput(f"max_rows must be an integer >= {smallest} for {kind} views, got {max_rows}.")
@@ -97,7 +105,7 @@ def _full_row_rank(draw: st.DrawFn, rows: int, least_columns: int, largest: int)
     extra = draw(st.booleans())
     B = np.zeros((rows, least_columns))
     B[np.tril_indices(rows, -1)] = draw(integer_arrays(largest, 1, rows * (rows - 1) // 2))[0]
-    B[np.arange(rows), np.arange(rows)] = draw(lists_of(st.integers(1, largest), rows))
+    B[np.arange(rows), np.arange(rows)] = draw(sized_lists(st.integers(1, largest), rows))
     if extra:
         B = np.hstack([B, draw(integer_arrays(largest, rows, 1))])
     return B
@@ -176,10 +184,10 @@ def view_cases(
         algorithm = build(dynamics, participation)
     divisors = np.ones(n)
     if draw(st.booleans()):
-        divisors = np.array(draw(lists_of(st.sampled_from([1.0, 2.0, 4.0]), n)))
+        divisors = np.array(draw(sized_lists(st.sampled_from([1.0, 2.0, 4.0]), n)))
         algorithm = algorithm.with_divisors(divisors)
     if draw(st.booleans()):
-        scales = np.array(draw(lists_of(st.sampled_from([1.0, 2.0, 4.0]), n)))
+        scales = np.array(draw(sized_lists(st.sampled_from([1.0, 2.0, 4.0]), n)))
         algorithm = dataclasses.replace(algorithm, noise=algorithm.noise.scaled(scales))
         encoders = encoders / scales[:, None, None]
     kind, release = draw(st.sampled_from(kinds)), draw(st.sampled_from(RELEASE))
@@ -219,8 +227,8 @@ def _encoders(draw: st.DrawFn, noise: str, n: int, T: int) -> FloatArray:
     """One encoder per node, (n, T, T), of small integers; the identity where noise is fresh."""
     encoders = np.stack([np.eye(T)] * n)
     for u in range({"shared": 1, "per node": n}.get(noise, 0)):
-        encoders[u][np.tril_indices(T, -1)] = draw(lists_of(st.integers(-1, 1).map(float), T * (T - 1) // 2))
-        encoders[u] += np.diag(draw(lists_of(st.sampled_from([0.0, 1.0]), T)))
+        encoders[u][np.tril_indices(T, -1)] = draw(sized_lists(st.integers(-1, 1).map(float), T * (T - 1) // 2))
+        encoders[u] += np.diag(draw(sized_lists(st.sampled_from([0.0, 1.0]), T)))
     if noise == "shared":
         encoders[:] = encoders[0]
     return encoders
@@ -244,10 +252,10 @@ def _sight(draw: st.DrawFn, kind: str, W: Gossip, T: int, R: int) -> _Sight:
     }
     if kind in named:
         return _Sight(named[kind](), ~every if kind == "released" else every, [], nothing, nothing)
-    seen = np.array(draw(lists_of(st.booleans(), R * n))).reshape(R, n)
+    seen = np.array(draw(sized_lists(st.booleans(), R * n))).reshape(R, n)
     if draw(st.booleans()):
         seen[:] = seen[0]
-    noise = np.array(draw(lists_of(st.integers(0, 3), T * n))).reshape(T, n) == 3
+    noise = np.array(draw(sized_lists(st.integers(0, 3), T * n))).reshape(T, n) == 3
     if draw(st.booleans()):
         noise[:] = noise[0]
     gradients = nothing.copy()
@@ -288,7 +296,7 @@ def trust_models(
     why = (
         f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number of nodes"
     )
-    kind = draw(st.sampled_from(some_of(fitting, fitting if kinds is None else kinds, why=why)))
+    kind = draw(st.sampled_from(wanted_names(fitting, fitting if kinds is None else kinds, why=why)))
     if kind in ("pndp", "colluding"):
         nodes = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))
         return trust.PNDP(nodes) if kind == "pndp" else trust.Colluding(tuple(nodes))
@@ -313,7 +321,7 @@ def _mask(draw: st.DrawFn, times: int, width: int) -> NDArray[np.bool_]:
     """(width,) for all times alike, or (times, width); it shrinks to nothing."""
     varying = draw(st.booleans())
     shape = (times, width) if varying else (width,)
-    return np.array(draw(lists_of(st.booleans(), int(np.prod(shape)))), dtype=bool).reshape(shape)
+    return np.array(draw(sized_lists(st.booleans(), int(np.prod(shape)))), dtype=bool).reshape(shape)
 
 
 PROTECTING_NAMES = ("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node", "muffliato", "decor")
@@ -339,7 +347,7 @@ def mechanisms(
 
     Raises: InvalidInput: an unknown name or kind, or "none", which has no noise to scale.
     """
-    some_of(ALL_NAMES[1:], names, name="names")
+    wanted_names(ALL_NAMES[1:], names, name="names")
     size = 2 if set(kinds) <= set(OF_TWO_NODES) else 1
     algorithm = draw(linear_algorithms(names, max_epochs, max_period, max_nodes, min_nodes=size))
     model = draw(trust_models(algorithm, kinds=[k for k in kinds if algorithm.num_nodes > 1 or k not in OF_TWO_NODES]))

@@ -8,11 +8,10 @@ knows noise, graphs or privacy.
 
 from . import bins
 from .arrays import ArrayEncoder, Dense, Identity, PerColumn, inverse_defect
-from .banded_encoder import Banded
-from .base import Encoder, Stepper, inflation_of
+from .base import Encoder, Stepper, defect_inflation
 from .coefficients import Coefficients, rounding_of_substitution
 from .inverse import Inverse
-from .toeplitz_encoder import Buffered, Toeplitz
+from .structured_encoders import Banded, Buffered, Toeplitz
 
 __all__ = [
     "ArrayEncoder",
@@ -27,7 +26,7 @@ __all__ = [
     "Stepper",
     "Toeplitz",
     "bins",
-    "inflation_of",
+    "defect_inflation",
     "inverse_defect",
     "rounding_of_substitution",
 ]

@@ -47,7 +47,7 @@ class ArrayEncoder(Encoder):
     def absolute_transposed_solve(self, x: Array) -> Array:
         """|C^-T| x, |C^-T| the entries' absolute values."""
 
-    def of_columns(self, columns: NDArray[np.intp]) -> Encoder:
+    def select_columns(self, columns: NDArray[np.intp]) -> Encoder:
         """The encoder of some columns of noise."""
         return self
 
@@ -132,7 +132,7 @@ class Dense(ArrayEncoder):
         object.__setattr__(self, "entries", _causal(self.entries, self.axes))
 
     @classmethod
-    def of_computed(cls, array: Array) -> Self:
+    def from_computed(cls, array: Array) -> Self:
         """C as it was computed, not checked: of entries out of range `defect` tells."""
         encoder = object.__new__(cls)
         array.setflags(write=False)
@@ -157,7 +157,7 @@ class Dense(ArrayEncoder):
 
     @cached_property
     def inverse(self) -> Array:
-        return inverse_of(self.array)
+        return noising_array(self.array)
 
     def noise_block(self, rows: slice, columns: slice, base: Array) -> Array:
         return product(self.inverse[..., rows, columns], base)
@@ -230,7 +230,7 @@ class PerColumn(Dense):
             keep(step, state, fresh)
         return np.asarray(np.einsum("ks,sk...->k...", self.inverse[:, step, : step + 1], rows))
 
-    def of_columns(self, columns: NDArray[np.intp]) -> PerColumn:
+    def select_columns(self, columns: NDArray[np.intp]) -> PerColumn:
         return PerColumn(self.array[columns])
 
     def envelope(self) -> Array:
@@ -241,7 +241,7 @@ class PerColumn(Dense):
         return max((inverse_defect(C, N) for C, N in zip(self.array, self.inverse, strict=True)), default=0.0)
 
 
-def inverse_of(encoder: Array) -> Array:
+def noising_array(encoder: Array) -> Array:
     """C^-1 as it makes the noise, of one encoder or of each along a first axis; lower triangular, read-only."""
     eye, inverted = np.eye(encoder.shape[-1]), np.empty_like(encoder)
     for at in np.ndindex(encoder.shape[:-2]):

@@ -188,15 +188,15 @@ class Encoder(abc.ABC):
 
     @property
     def inflation(self) -> float:
-        """By what factor X of the noise that is added exceeds, at most, C^T C (`inflation_of`)."""
-        return inflation_of(self.defect())
+        """By what factor X of the noise that is added exceeds, at most, C^T C (`defect_inflation`)."""
+        return defect_inflation(self.defect())
 
     def written_defect(self, written: Array) -> float:
         """`defect` of C as `dense` writes it out, beyond `entry_rounding`: 0 but where C^-1 was given."""
         return 0.0
 
 
-def inflation_of(defect: float) -> float:
+def defect_inflation(defect: float) -> float:
     """(1 - ||C N - I||)^-2, infinite where nothing bounds the defect below 1.
 
     With C N = I + E, N^-1 = (I + E)^-1 C, so the exact X of N is at most C^T C / (1 - ||E||)^2 and at least

@@ -33,7 +33,7 @@ def require_products(products: int) -> None:
         )
 
 
-def of_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
+def from_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
     """M of a Toeplitz C over `size` steps; infinite where its coefficients are not known or not bounded.
 
     Raises: ProblemError: more than MAX_PRODUCTS.
@@ -41,10 +41,10 @@ def of_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
     require_products(size * bins)
     if c is None or not np.isfinite(c.high).all():
         return np.array([math.inf])
-    return of_series(c.high, bins)
+    return from_series(c.high, bins)
 
 
-def of_series(absolute: Array, bins: int) -> Array:
+def from_series(absolute: Array, bins: int) -> Array:
     """M, shape (b, b), of |C_ts| <= absolute[t - s], rounded up.
 
     Args: absolute: >= 0, shape (T,). Cost: O(T b).
@@ -68,7 +68,7 @@ def folded(series: Array, bins: int) -> Array:
     return np.cumsum(padded.reshape(-1, bins), axis=0).ravel()[: series.size]
 
 
-def of_rows(rows: Array, bins: int) -> Array:
+def from_rows(rows: Array, bins: int) -> Array:
     """M, shape (b, b), of |C[t, t - j]| <= |rows[t, j]|, rounded up.
 
     Args: rows: shape (T, width). Cost: O(T width^2), and width^2 sums of b numbers.

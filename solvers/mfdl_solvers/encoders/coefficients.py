@@ -41,7 +41,7 @@ class Coefficients:
         return not self.errors.any()
 
 
-def of_inverse(series: Array, size: int) -> Coefficients | None:
+def inverse_coefficients(series: Array, size: int) -> Coefficients | None:
     """c with N c = e, for the coefficients of N; None for too many products."""
     T, N = size, series
     if T * N.size > MAX_BANDS:

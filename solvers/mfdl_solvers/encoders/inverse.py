@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from .arrays import inverse_defect
-from .banded_encoder import Banded
 from .base import Encoder
-from .bins import of_coefficients, require_products
-from .coefficients import Coefficients, combined, keep, of_inverse, solve_banded
-from .toeplitz_encoder import Toeplitz, convolved
+from .bins import from_coefficients, require_products
+from .coefficients import Coefficients, combined, inverse_coefficients, keep, solve_banded
+from .structured_encoders import Banded, Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class Inverse(Encoder):
     def certified_series(self) -> Coefficients | None:
         if not self.shipped or isinstance(self.noising, Banded):
             return None
-        return of_inverse(self.noising.series, self.size)
+        return inverse_coefficients(self.noising.series, self.size)
 
     def noise_diagonals(self) -> Array | None:
         return self.noising.rows if self.shipped and isinstance(self.noising, Banded) else None
@@ -90,7 +89,7 @@ class Inverse(Encoder):
         if not self.shipped:
             return None
         if (rows := self.noise_diagonals()) is None:
-            return of_coefficients(self.certified_series(), self.size, bins)
+            return from_coefficients(self.certified_series(), self.size, bins)
         T, width = rows.shape
         require_products(T * bins * (width + bins))
         M = np.zeros((bins, bins))

@@ -1,10 +1,9 @@
 """Structured encoders for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
 from .balls_in_bins_search import BinEncoder, solve_form
-from .banded_search import best_banded, best_banded_inverse
 from .bound import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, lower_bound, objective
 from .cost import ModeCost
-from .toeplitz_search import best_buffered, best_inverse, best_toeplitz, stationary_series
+from .searches import best_banded, best_banded_inverse, best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [
     "FORMS",

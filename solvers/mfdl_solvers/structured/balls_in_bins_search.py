@@ -24,11 +24,10 @@ from ..encoders import Banded, Encoder, Toeplitz, bins
 from ..iterations import minimise
 from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
-from .banded_search import of_bands, rows_of
 from .bound import lower_bound
 from .bound import objective as objective_of
 from .cost import ModeCost, gram_diagonals
-from .toeplitz_search import log_loss, spread
+from .searches import bands_objective, log_loss, rows_from_columns, spread
 
 FORMS = ("toeplitz", "banded")
 NORMS = (8, 32, 128, 512)  # p of the norms that stand for the largest entry of M, one stage each
@@ -54,7 +53,7 @@ class BinEncoder(Certified):
     bound_over: ClassVar[str] = "encoder, of any shape and however its bins are correlated"
 
     @property
-    def of_structure(self) -> dict[str, float]:
+    def structure_facts(self) -> dict[str, float]:
         """Rows that a stream of the noise keeps."""
         return {"memory": self.encoder.memory}
 
@@ -129,7 +128,7 @@ class _Lags:
     correlation: float
     p: int
 
-    def of_series(self, series: Array) -> tuple[float, Array]:
+    def squared_size(self, series: Array) -> tuple[float, Array]:
         """The norm and its gradient in c >= 0, shape (T,)."""
         T, b = series.size, self.bins
         w = bins.folded(series, b)
@@ -197,7 +196,7 @@ def _banded(
             bands = rows(x, shape)
             if not (bands[:, 0] > 0).all():
                 return np.inf, x
-            value, gradient = of_bands(cost, bands)
+            value, gradient = bands_objective(cost, bands)
             if not 0 < value < np.inf:
                 return np.inf, x
             size, of_rows = _norm_of_rows(bands, caps, p)
@@ -221,19 +220,19 @@ def _begin(cost: ModeCost, num_bins: int, correlation: float, width: int, start:
     floor = np.concatenate([[1.0], BESIDE * np.exp(-np.arange(1, width) / AGES)])
     rows = None if start is None else start.encoder.diagonals()
     if rows is not None and rows.shape[1] == width:
-        return np.where(rows_of(np.ones((T, width))) > 0, np.maximum(rows, LEAST * floor * rows[:, :1]), 0.0)
+        return np.where(rows_from_columns(np.ones((T, width))) > 0, np.maximum(rows, LEAST * floor * rows[:, :1]), 0.0)
     alike = cost if cost.by_age else cost.at_mean_rates
     series, _ = _toeplitz(alike, num_bins, correlation, width, None, 1200)
     scales = _best_diagonal(cost, num_bins).rows[:, 0]
     columns = np.tile(np.maximum(_padded(series.envelope(), width), LEAST * floor), (T, 1))
-    return np.asarray(rows_of(columns * scales[:, None]))
+    return np.asarray(rows_from_columns(columns * scales[:, None]))
 
 
 def _norm_of_rows(rows: Array, caps: Array, p: int) -> tuple[float, Array]:
     """log ||M_rq / cap_rq||_p of C[t, t - j] = rows[t, j] >= 0 and its gradient in the rows."""
     T, width = rows.shape
     b = len(caps)
-    size, slope = norm(bins.of_rows(rows, b) / caps, p)
+    size, slope = norm(bins.from_rows(rows, b) / caps, p)
     of_M = slope / caps
     steps, by_bin = np.arange(b), rows.reshape(-1, b, width).transpose(1, 0, 2)
     at = (steps[:, None] - np.arange(width)) % b  # bin of each entry of a row

@@ -28,13 +28,20 @@ import numpy as np
 
 from ..arithmetic import EPS, Array
 from ..encoders import Encoder
-from ..encoders.banded_encoder import columns_of
 from ..encoders.coefficients import solve_banded
+from ..encoders.structured_encoders import columns_from_rows
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from .banded_search import best_banded, best_banded_inverse, of_bands
-from .cost import ModeCost, gram_diagonals, of_noising
-from .toeplitz_search import SearchedEncoder, best_buffered, best_inverse, best_toeplitz
+from .cost import ModeCost, gram_diagonals, noising_objective
+from .searches import (
+    SearchedEncoder,
+    bands_objective,
+    best_banded,
+    best_banded_inverse,
+    best_buffered,
+    best_inverse,
+    best_toeplitz,
+)
 
 STEP = 1.5  # of the integral
 BELOW, ABOVE = 24.0, 18.0  # how far beyond the logarithms of the smallest and largest eigenvalue it goes
@@ -80,7 +87,7 @@ def weights_from(cost: ModeCost, encoder: Encoder) -> Array:
     squares = np.zeros(T)
     for lam, m in zip(cost.eigenvalues, cost.weights, strict=True):
         probes = np.sqrt(cost.step_weights)[:, None] * rng.standard_normal((T, PROBES))
-        sent = solve_banded(columns_of(cost.inverse_bands(lam)), probes, transposed=True)
+        sent = solve_banded(columns_from_rows(cost.inverse_bands(lam)), probes, transposed=True)
         squares += m * (encoder.solve(encoder.transposed_solve(sent)) ** 2).sum(axis=1)
     ages = np.unique(np.geomspace(1, T, BINS).astype(np.intp))
     edges = np.unique(np.concatenate([[0, T], ages[ages < T // 2], T - ages[ages < T // 2]]))
@@ -186,7 +193,7 @@ class StructuredFactorization(Certified):
     sensitivity_exact: bool
 
     @property
-    def of_structure(self) -> dict[str, float]:
+    def structure_facts(self) -> dict[str, float]:
         """Rows that a stream of the noise keeps, and whether the sensitivity is attained."""
         return {"memory": self.encoder.memory, "sensitivity_exact": self.sensitivity_exact}
 
@@ -239,18 +246,18 @@ def objective(cost: ModeCost, encoder: Encoder) -> float:
         MAX_COLUMNS steps.
     """
     if cost.by_age and (series := encoder.noise_series()) is not None:
-        return cost.of_series(series)[0]
+        return cost.series_objective(series)[0]
     if (rows := encoder.diagonals()) is not None:
-        return of_bands(cost, rows)[0]
+        return bands_objective(cost, rows)[0]
     if (rows := encoder.noise_diagonals()) is not None:
-        columns = columns_of(rows)
-        return of_noising(gram_diagonals(cost, columns.shape[1]), columns)[0]
+        columns = columns_from_rows(rows)
+        return noising_objective(gram_diagonals(cost, columns.shape[1]), columns)[0]
     if cost.size > MAX_COLUMNS:
         raise ProblemError(
             f"the objective of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} "
             f"steps, got {cost.size}; use rates that do not change, or a Banded one."
         )
-    return cost.of_columns(encoder)
+    return cost.encoder_objective(encoder)
 
 
 def _certified(

@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike
 
 from ..arithmetic import Array
 from ..encoders import Encoder
-from ..encoders.banded_encoder import columns_of
 from ..encoders.coefficients import own_numbers, solve_banded
+from ..encoders.structured_encoders import columns_from_rows
 from ..problem import ProblemError
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
@@ -129,7 +129,7 @@ class ModeCost:
             total += R[:T].sum(axis=1)
         return (total + total.T) / 2
 
-    def of_series(self, series: Array) -> tuple[float, Array]:
+    def series_objective(self, series: Array) -> tuple[float, Array]:
         """tr(H N N^T) and its gradient in d for the Toeplitz noising matrix N[t, s] = d_(t - s), d of shape (T,).
 
         Raises: ProblemError: where what an injection does depends on its step. Cost: O(T) a mode.
@@ -147,7 +147,7 @@ class ModeCost:
             gradient += solve_banded(columns, counted, transposed=True)
         return value, 2 * gradient
 
-    def of_columns(self, encoder: Encoder) -> float:
+    def encoder_objective(self, encoder: Encoder) -> float:
         """tr(H C^-1 C^-T) of any encoder, column by column: O(T^2) a mode."""
         total, T, width = 0.0, self.size, max(1, AT_ONCE // self.size)
         bands = [self.inverse_bands(lam) for lam in self.eigenvalues]
@@ -155,7 +155,7 @@ class ModeCost:
             unit = np.eye(T, min(width, T - start), k=-start)
             noise = encoder.solve(unit)
             for m, rows in zip(self.weights, bands, strict=True):
-                responses = solve_banded(columns_of(rows), noise)
+                responses = solve_banded(columns_from_rows(rows), noise)
                 total += m * float(self.step_weights @ (responses**2).sum(axis=1))
         return total
 
@@ -187,7 +187,7 @@ def gram_diagonals(cost: ModeCost, width: int) -> Array:
     return diagonals
 
 
-def of_noising(diagonals: Array, columns: Array) -> tuple[float, Array]:
+def noising_objective(diagonals: Array, columns: Array) -> tuple[float, Array]:
     """tr(H N N^T) and its gradient for N[s + j, s] = columns[s, j], both shape (T, b). Cost: O(T b^2)."""
     T, width = columns.shape
     through = np.zeros(columns.shape)  # H N
