@@ -450,15 +450,15 @@ class LinearAlgorithm(Shown):
         users = sp.csr_array(columns @ self.holders.astype(int))
         users.data = users.data == np.repeat(columns.sum(axis=1), np.diff(users.indptr))  # holds every column
         users.eliminate_zeros()
-        held, noisy = np.diff(users.indptr), np.diff(columns.indptr) > 0
-        if (held[noisy] != 1).any():
+        holders, noisy = np.diff(users.indptr), np.diff(columns.indptr) > 0
+        if (holders[noisy] != 1).any():
             raise InvalidInput(
                 f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots, "
                 f"not each with noise of one of the {self.num_nodes} nodes; say noise_on_messages=True if noise is "
                 "added to messages."
             )
         owners = np.zeros(len(noisy), dtype=np.intp)
-        owners[noisy] = users.indices[np.repeat(noisy, held)]
+        owners[noisy] = users.indices[np.repeat(noisy, holders)]
         return owners
 
     @property

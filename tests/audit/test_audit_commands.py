@@ -331,7 +331,7 @@ COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE, re.D
 @pytest.mark.slow
 def test_the_commands_of_the_page_say_what_the_page_shows(capsys, monkeypatch, tmp_path, command, printed):
     monkeypatch.chdir(tmp_path)
-    assert main(command.split()) == 0
+    assert main(command.replace("\\\n", " ").split()) == 0
     out = " ".join(capsys.readouterr().out.split())
     for line in printed.strip().splitlines():
         assert line.removesuffix(" ...") in out
