@@ -34,7 +34,6 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.audit",
     "mfdl.training.shared_randomness",
     "mfdl.training.streams",
-    "mfdl.training.shared_randomness",
     "mfdl.testing.strategies",
     "mfdl.testing.oracles",
     "mfdl.testing.claims",
