@@ -294,8 +294,9 @@ class ReleaseLimit:
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"predicted excess loss {self.loss:.3g}, "
         return (
-            f"Limit of one release of the mean gradient at this budget: {loss}noise std {self.noise_std:.3g}, if the "
-            f"attacker sees the mean and knows the secrets of {self.colluders} nodes; quadratic loss, nothing clipped."
+            f"Limit of one release of the mean gradient at this budget: {loss}noise of std {self.noise_std:.3g} in the "
+            f"mean, if the attacker sees it and knows the secrets of {self.colluders} nodes; quadratic loss, nothing "
+            "clipped."
         )
 
 
