@@ -315,9 +315,9 @@ class Store:
         return Status(**{kind: tuple(names) for kind, names in kinds.items()})
 
     def timings(self) -> list[dict[str, Any]]:
-        """Seconds and hosts, a line for each run of a cell; a line that a kill cut short is left out."""
+        """Seconds and hosts, a line for each run of a cell; a damaged line, as a kill leaves one, is left out."""
         try:
-            lines = (self.folder / TIMINGS).read_text(encoding="utf-8").splitlines()
+            lines = (self.folder / TIMINGS).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
         return [timing for timing in map(_parsed, lines) if timing is not None]

