@@ -5,6 +5,7 @@
 
 import importlib
 import math
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -38,10 +39,13 @@ CASES = part_of_the_command("_fault_cases")
 
 @st.composite
 def outcomes(draw, surface):
-    """What one drawn case of a surface comes to."""
-    random = draw(st.randoms(use_true_random=False, note_method_calls=False))
+    """What one drawn case of a surface comes to; packages that a first case loads may seed `random` for themselves."""
+    drawn, state = draw(st.randoms(use_true_random=False, note_method_calls=False)), random.getstate()
     with tempfile.TemporaryDirectory() as folder:
-        return CASES.run_case(surface, random, Path(folder))
+        try:
+            return CASES.run_case(surface, drawn, Path(folder))
+        finally:
+            random.setstate(state)
 
 
 def few(surface):
