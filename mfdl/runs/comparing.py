@@ -143,6 +143,7 @@ class Folder:
     def begin(self, mechanisms: dict[str, Mechanism]) -> None:
         """Claims the folder, and removes files of an earlier comparison."""
         self.mechanisms = mechanisms
+        self.store.require_places(self.cells.values())
         if self._is_new:  # first of all, so that a full disk leaves the earlier comparison; then nothing of it counts
             files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
         if not self.resume:

@@ -324,6 +324,12 @@ class Store:
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
+    def require_places(self, cells: Iterable[Cell]) -> None:
+        """Refuses folders that stand where the records of cells belong, before files of an earlier run are removed."""
+        for cell in cells:
+            if (place := self.folder / CELLS / f"{cell.hash}.json").is_dir():
+                raise InvalidInput(f"cannot write {place}: Is a directory; choose a folder that can be written.")
+
     def begin(self, cells: Sequence[Cell], header: dict[str, Any] | None = None) -> None:
         """Writes sweep.json: with `header` the sweep is these cells, and without they come after those it has."""
         hashes = [cell.hash for cell in cells]
