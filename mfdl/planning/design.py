@@ -293,7 +293,7 @@ class NoiseGain:
         return cls(_by_power(published), _by_power(on_the_way), weights)
 
     def __add__(self, other: NoiseGain) -> NoiseGain:
-        """Of both parts of the noise, independent of each other."""
+        """The gain of two independent parts of the noise together."""
         return NoiseGain(self.published + other.published, self.on_the_way + other.on_the_way, self.weights)
 
     @classmethod

@@ -224,8 +224,8 @@ def compose(mus: Iterable[float]) -> float:
     >>> compose([3.0, 4.0]), compose([]), compose([0.5])
     (5.0, 0.0, 0.5)
 
-    Guarantees: the square of the float returned, taken exactly, is at least the exact sum. A single release keeps its
-        mu.
+    Guarantees: never below the true value: the square of the float returned, taken exactly, is at least the exact sum.
+        A single release keeps its mu, and inf stays inf.
     Raises: InvalidInput: some mu is negative or nan.
     """
     values = [check.non_negative_or_inf(mus=mu) for mu in check.listed("numbers >= 0", mus=mus)]

@@ -52,7 +52,7 @@ def spans_models(view: View) -> bool:
 
 
 StandFor = Mapping[float, Fraction] | None
-"""What the entries of maps and noise stand for (`meant_entries`); None: the floats that they are."""
+"""Fractions that the entries of maps and noise stand for (`meant_entries`); None: the floats themselves."""
 
 
 def confirmed(

@@ -1,4 +1,4 @@
-"""What a view shows of each victim's steps where batches are secret: N if messages are hidden, else a factor.
+"""Views of each victim's steps where batches are secret: N if messages are hidden, else a factor.
 
 N is a matrix over steps for each victim, so that no pattern pair S, S' has means closer than the sum of N_ij over i in
 S and j in S' allows (docs/sampling_theorem.md, "Hidden messages"); lambda is a number for which lambda I is another N.

@@ -145,7 +145,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """What a task declares of its records, which no guarantee covers.
+    """Declarations of a task about its records, which no guarantee covers.
 
     Constants of features and the first model are named under secret sampling, where the theorem assumes them.
     """

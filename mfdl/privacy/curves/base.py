@@ -340,7 +340,7 @@ KINDS = {
     "product": "ProductGaussian",
     "least": "LeastCurve",
 }
-"""What a file may hold, each of this package; a further curve is one more line here."""
+"""Curves that a file may hold, each of this package; a further curve is one more line here."""
 
 
 def curve_to_dict(curve: PrivacyCurve) -> dict[str, Any]:
