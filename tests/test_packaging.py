@@ -28,7 +28,8 @@ from mfdl.training import distributed
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "experiments" / "mfdl_papers"
-GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+GROUPS = PROJECT["entry-points"]
 COMMANDS = GROUPS["mfdl.commands"]
 USES_ALL = """
 import pathlib, sys
@@ -92,9 +93,8 @@ def test_entry_points_of_this_installation_are_those_of_the_project(group):
 
 def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
     """Else `make` takes whatever is newest, beside versions that were tried together."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [line for extra in project["optional-dependencies"].values() for line in extra]
-    requirements = [line for line in [*project["dependencies"], *extras] if not line.startswith("mfdl[")]
+    extras = [line for extra in OPTIONAL.values() for line in extra]
+    requirements = [line for line in [*PROJECT["dependencies"], *extras] if not line.startswith("mfdl[")]
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split())
     names = {re.split(r"[\[>]", line)[0].lower() for line in [*requirements, *beside_peers.WITHOUT_EXTRA]}
     missing = names - {name.lower().replace("_", "-") for name in pinned}
@@ -104,16 +104,14 @@ def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
 
 def test_the_classifiers_name_the_versions_that_are_tested():
     """The oldest is the one that the package requires, and no address is given that leads nowhere."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["requires-python"] == f">={pythons.tested_versions()[0]}"
+    assert PROJECT["requires-python"] == f">={pythons.tested_versions()[0]}"
     assert pythons.tested_versions() == ["3.11", "3.12", "3.13"]
-    assert "urls" not in project, "an address must exist"
+    assert "urls" not in PROJECT, "an address must exist"
 
 
 def test_the_citation_file_is_valid_and_that_of_the_project():
     """The required keys of format 1.2.0 (https://citation-file-format.github.io), no key that it does not know."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"authors", "cff-version", "message", "title"} <= set(citation)
     assert set(citation) <= {
         "abstract", "authors", "cff-version", "commit", "contact", "date-released", "doi", "identifiers", "keywords",
@@ -122,17 +120,19 @@ def test_the_citation_file_is_valid_and_that_of_the_project():
     }  # fmt: skip
     assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
     same = ("version", "license", "keywords", "authors")
-    assert {name: citation[name] for name in same} == {name: project[name] for name in same}
-    assert citation["title"] == f"{project['name']}: {project['description'][0].lower()}{project['description'][1:]}"
+    assert {name: citation[name] for name in same} == {name: PROJECT[name] for name in same}
+    assert citation["title"] == f"{PROJECT['name']}: {PROJECT['description'][0].lower()}{PROJECT['description'][1:]}"
     assert citation["version"] == mfdl.__version__
 
 
-OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OPTIONAL = PROJECT["optional-dependencies"]
 OF_USERS = ("testing", "tables", "report", "ranks", "dask")
 NOT_INSTALLED = {"flwr_datasets": "femnist", "nvflare": "nvflare"}  # the first needs an older rich, the second is heavy
 PACKAGES = {line.partition(">=")[0]: extra for extra in OF_USERS for line in OPTIONAL[extra]}
-REQUIRED_ONLY = f"import sys\nsys.modules.update(dict.fromkeys({sorted({*PACKAGES} - {'pytest'})}))\n"
-"""First lines of a session in which no package of an extra can be imported."""
+
+LEFT = {"pytest", "cloudpickle"}  # scikit-learn imports the second since joblib 1.6
+REQUIRED_ONLY = f"import sys\nsys.modules.update(dict.fromkeys({sorted({*PACKAGES} - LEFT)}))\n"
+"""First lines of a session in which no package of an extra can be imported but these."""
 
 WITHOUT_EXTRAS = """
 import contextlib, io, pathlib
