@@ -212,7 +212,7 @@ def at_most_steps(num_steps: int, **named: Any) -> int:
 def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) -> float:
     name, value = name_and_value(named)
     try:
-        number = math.nan if isinstance(value, bool | np.bool_ | str) else float(value)
+        number = math.nan if isinstance(value, bool | np.bool_ | str) or np.ndim(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not holds(number):

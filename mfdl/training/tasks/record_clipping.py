@@ -349,7 +349,7 @@ def _at_models(
 
 def _voted(model: PerRecordModel, sums: torch.Tensor, votes: torch.Tensor | None) -> torch.Tensor:
     if votes is not None:
-        model.unflatten(sums)[quantile_norm.LOG_NORM].copy_(votes)
+        model.unflatten(sums.detach())[quantile_norm.LOG_NORM].copy_(votes)
     return sums
 
 
