@@ -82,10 +82,10 @@ def noise_error(
     counted, rate = first, 1.0
     if not algorithm.noise_on_messages:
         rate = float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0])
-    if not noise.fresh or noise.causal is None:
+    if (factor := noise.step_factor) is None:
         effects = noise.rmatmat(effects_of_noise(algorithm, counted).T)
         return Estimate(float(np.square(effects).sum()) / rate**2, 0.0)
-    total = (_by_recursion if counted.released is None else _released_error)(algorithm, noise.causal.mixing, counted)
+    total = (_by_recursion if counted.released is None else _released_error)(algorithm, factor, counted)
     return Estimate(total / rate**2, 0.0)
 
 

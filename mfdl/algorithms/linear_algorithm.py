@@ -175,17 +175,7 @@ class LinearAlgorithm(Shown):
         return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
-        return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise_in_words}"
-
-    @property
-    def noise_in_words(self) -> str:
-        """Description of the correlation of its noise."""
-        if self.noise.is_zero:
-            return "no noise"
-        over_time = "fresh at every step" if self.noise.fresh else "correlated over time"
-        alone = self.noise.local or bool((np.asarray(self.holders.sum(axis=1)) == 1).all())
-        over_nodes = "each node its own" if alone else "shared by nodes"
-        return f"noise {over_time}, {over_nodes}"
+        return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise.describe()}"
 
     def _rows(self) -> list[tuple[str, str]]:
         certified = [] if self.factorization is None else [("factorization", repr(self.factorization))]
@@ -196,7 +186,7 @@ class LinearAlgorithm(Shown):
                 f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each",
             ),
             ("participation", self.participation.describe()),
-            ("noise", self.noise_in_words),
+            ("noise", self.noise.describe()),
             *([] if self.released.is_last else [("released", self.released.describe())]),
             *certified,
         ]

@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from mfdl_solvers.encoders import Encoder
+
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import StructuredOperator
@@ -31,6 +33,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         num_steps: T; num_nodes: n.
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
         local: each node injects base noise that it alone holds.
+        shared: all columns are correlated over time by one encoder.
         in_blocks: `over_time` takes any steps, and those of later steps add nothing; else it takes all at once.
         instead_in_files: what to write in the place of a noise that is not `storable`.
     """
@@ -39,6 +42,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     num_nodes: int
     fresh = False
     local = False
+    shared = False
     in_blocks = False
     instead_in_files = "write it as a CausalNoise or a JointNoise of mfdl.noise"
 
@@ -67,6 +71,11 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return None
 
     @property
+    def stepped(self) -> Encoder | None:
+        """The encoder of all columns where its rows are made one after another, from its state; else None."""
+        return None
+
+    @property
     def is_zero(self) -> bool:
         """Whether there are no columns, hence no noise."""
         return self.shape[1] == 0
@@ -84,6 +93,14 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     def holders(self) -> sp.csr_array:
         """Holders of each independent part of a step's base noise: bool (columns per step, n)."""
         return sp.csr_array(sp.eye_array(self.num_nodes, dtype=bool))
+
+    def describe(self) -> str:
+        """Its correlation over time and nodes, in a few words."""
+        if self.is_zero:
+            return "no noise"
+        over_time = "fresh at every step" if self.fresh else "correlated over time"
+        alone = self.local or bool((np.asarray(self.holders().sum(axis=1)) == 1).all())
+        return f"noise {over_time}, {'each node its own' if alone else 'shared by nodes'}"
 
     def pattern(self) -> sp.csr_array:
         """Parts of the base noise that a slot uses at any step: bool (slots per step, columns per step)."""

@@ -127,9 +127,12 @@ class CausalNoise(NoiseOperator):
         return np.ones(self.num_nodes) if self.factor is None else np.asarray(self.factor.diagonal())
 
     @property
-    def shared(self) -> bool:
-        """Whether all columns have one encoder."""
+    def shared(self) -> bool:  # type: ignore[override]
         return self.encoder.shared
+
+    @property
+    def stepped(self) -> Encoder | None:
+        return None if self.encoder.in_blocks else self.encoder
 
     @cached_property
     def written(self) -> ArrayEncoder:
@@ -168,6 +171,16 @@ class CausalNoise(NoiseOperator):
     def scaled(self, slots: FloatArray) -> CausalNoise:
         factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
         return CausalNoise(self.encoder, factor, self._holders, **sizes)
+
+    def rounded(self, bits: int) -> CausalNoise:
+        """The same with the entries of its encoders rounded to multiples of 2^-bits.
+
+        Raises: InvalidInput: a diagonal entry that becomes zero.
+        """
+        if (C := self.written.array) is None:
+            return self
+        encoder, sizes = np.round(C * 2.0**bits) / 2.0**bits, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        return CausalNoise(encoder, self.factor, self._holders, **sizes)
 
     def first_steps(self, steps: int) -> NoiseOperator:
         if not self.encoder.shipped:

@@ -100,7 +100,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     assert causal is not None
     if algorithm.noise.step_factor is not None:
         return np.eye(bins) * (algorithm.num_steps // bins)
-    if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
+    if (encoder := causal.stepped) is not None and (known := structured_gram(encoder, bins)) is not None:
         return known
     columns = victims if causal.local and not causal.shared else victims[:1]
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
@@ -104,7 +105,9 @@ class Separable(ViewForm):
         if causal is not None and _own_column(causal):
             return list(self._own_columns(causal, victims))
         if causal is not None and causal.shared:
-            return self._fresh(causal, victims) if causal.fresh else _one_encoder(causal, self.known[0], victims)
+            if (F := causal.step_factor) is not None:
+                return self._fresh(F, victims)
+            return _one_encoder(causal, self.known[0], victims)
         return list(self._mixed_encoders([(u,) for u in victims]))
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
@@ -144,14 +147,14 @@ class Separable(ViewForm):
             grams.append(computed[alike])
         return grams
 
-    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram | None]:
-        T, size = noise.num_steps, len(victims)
+    def _fresh(self, factor: sp.csr_array, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, size = self.noise.num_steps, len(victims)
         values, errors, leaks = np.zeros((size, T)), np.zeros((size, T)), np.zeros((size, T), dtype=bool)
         tolerance, upper, undecided = 0.0, np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         distinct, of_step = np.unique(self.known, axis=0, return_inverse=True)
         for number, known in enumerate(distinct):
             steps = np.flatnonzero(of_step.ravel() == number)
-            left = node_noise(noise.mixing, known, victims)
+            left = node_noise(factor, known, victims)
             values[:, steps], errors[:, steps] = left.inverse[:, None], left.errors[:, None]
             leaks[:, steps] = left.open[:, None]
             tolerance = max(tolerance, left.tolerance)
