@@ -232,7 +232,7 @@ def _accountable(
         return algorithm, privacy
     from .algorithms import registry
     from .algorithms.factorized import Solved, mf_dsgd
-    from .noise.causal import encoded_noise, is_encoder
+    from .noise.general import encoded_noise, is_encoder
 
     if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:

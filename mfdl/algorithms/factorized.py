@@ -27,7 +27,7 @@ from ..factorization.nodes import NodeFactorizations
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..factorization.temporal import PREFIX_SUM_TOLERANCE
-from ..noise.causal import encoded_noise
+from ..noise.general import encoded_noise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress

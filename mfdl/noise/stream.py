@@ -158,9 +158,7 @@ class NoiseStream:
         if self._stepped is not None:
             return self.noise_std * np.ascontiguousarray(self._used.spread(self._stepped.row(start)[None]))
         total: FloatArray | None = None
-        # In place where products are the library's own, which make new arrays: blocks of large models are slow to
-        # allocate. What another noise returns may be base noise that is kept, or an array of its own.
-        ours = self._used in (self._used.causal, self._used.joint)
+        ours = self._used.fills_new_arrays  # then in place: blocks of large models are slow to allocate
         for begin in range(start if self._used.fresh else 0, stop, self._steps):
             end = min(begin + self._steps, self.noise.num_steps)
             added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))

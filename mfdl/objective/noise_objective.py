@@ -32,8 +32,8 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.randomized import RandomGossip
 from ..noise import CausalNoise, NoiseOperator
-from ..noise.causal import MAX_JOINT_SIZE
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
+from ..noise.general import MAX_JOINT_SIZE
 from . import estimated_grams, spectra, time_grams
 from .counted_models import CountedModels
 from .error_weights import ErrorWeights

@@ -93,8 +93,8 @@ def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[t
 
 def _most(run: SeedReplay) -> int:
     kind = "cpu" if run.device.type == "cpu" else "cuda"
-    kept = kept_bytes(run.algorithm.noise, run.instance.dimension)
-    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept)
+    noise_bytes = kept_bytes(run.algorithm.noise, run.instance.dimension)
+    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, noise_bytes)
     return max(1, min(MOST_RUNS[kind], *room))
 
 

@@ -41,7 +41,7 @@ from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
-from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise import CausalNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
 from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
@@ -121,8 +121,10 @@ class Separable(ViewForm):
         return list(self._mixed_encoders(groups))
 
     def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
-        if self.noise.joint is not None:
-            return _joint(self.noise.joint, groups)
+        if (joint := self.noise.joint) is not None:
+            columns = np.arange(self.noise.shape[1], dtype=np.intp).reshape(self.noise.num_steps, -1).T
+            parts = [np.concatenate([columns[u] for u in group]) for group in groups]
+            return _part_grams(joint.array, joint.inverse, parts)
         assert self.noise.causal is not None
         return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
@@ -210,12 +212,6 @@ def injected_inflation(noise: CausalNoise) -> float:
     """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
-
-
-def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
-    columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
-    parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
