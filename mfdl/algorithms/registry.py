@@ -17,7 +17,7 @@ from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
-from ..participation import Participation
+from ..participation import BallsInBins, Participation
 from ..spec import Parameter, setting
 from . import over_nodes
 from .checks import builder
@@ -59,6 +59,11 @@ def find_entry(name: str) -> MechanismEntry | None:
 def is_of_balls_in_bins(name: str) -> bool:
     """Whether a mechanism is for balls-in-bins alone and for a target."""
     return split(name)[0] in OF_BALLS_IN_BINS
+
+
+def serves(name: str, scheme: str) -> bool:
+    """Whether a mechanism can be built for the participation of that name, e.g. "cyclic"."""
+    return scheme == BallsInBins.scheme or not is_of_balls_in_bins(name)
 
 
 def settable_parameters(name: str) -> Mapping[str, Parameter]:

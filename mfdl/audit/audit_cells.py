@@ -227,7 +227,7 @@ class _NoiseOfCells:
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
         losses = settings.losses
         finite = [loss for loss in losses.sensitivities if not math.isinf(loss.sensitivity())]
-        if settings.num_bins is None:
+        if not settings.draws_bins:
             return max((loss.least_noise(losses.privacy, target) for loss in finite), default=1.0)
         # above `least_noise` by rounding; the keys of draws depend on the noise, so that other bits are other draws
         curves = dict.fromkeys(loss.curve(losses.privacy, 1.0) for loss in finite)

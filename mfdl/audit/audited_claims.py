@@ -94,9 +94,9 @@ class AuditSettings:
         return self.subject if isinstance(self.subject, LinearAlgorithm) else self.subject.algorithm
 
     @property
-    def num_bins(self) -> int | None:
-        """b of `BallsInBins`; None with public batches."""
-        return self.algorithm.participation.num_bins
+    def draws_bins(self) -> bool:
+        """Whether batches are those of `BallsInBins`, which have no mu."""
+        return self.algorithm.participation.num_bins is not None
 
     @property
     def claimed_adjacency(self) -> str:
@@ -106,9 +106,8 @@ class AuditSettings:
     @property
     def released(self) -> str | None:
         """The final models that the view holds; None: the default."""
-        if self.release is None and self.mechanism is not None and self.num_bins is None:
-            guarantee = self.mechanism.guarantee
-            return guarantee.release if self.trust.name == guarantee.trust else None
+        if self.release is None and self.mechanism is not None:
+            return self.mechanism.released_to(self.trust)
         return self.release
 
     @functools.cached_property
@@ -138,9 +137,9 @@ class AuditSettings:
             unit=unit,
         )
         gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)  # refuses another adjacency
-        if self.num_bins is None and self.bins_seen:
+        if self.bins_seen and not self.draws_bins:
             raise InvalidInput("bins_seen=True: batches are public; leave it out, or audit BallsInBins.")
-        if self.num_bins is not None and self.claimed_mu is not None:
+        if self.claimed_mu is not None and self.draws_bins:
             raise InvalidInput(f"claimed_mu={self.claimed_mu:g}: balls-in-bins have no mu; leave it out.")
         return circumstances
 
@@ -149,7 +148,7 @@ class AuditSettings:
         """Of the victims that are audited; their noise has no part in them."""
         clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
-        release = self.released if self.num_bins is None else None
+        release = None if self.draws_bins else self.released
         privacy = Privacy(
             self.trust, adjacency=self.claimed_adjacency, clip_norm=float(clip_norm or 0), release=release, unit=unit
         )

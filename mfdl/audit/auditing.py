@@ -84,7 +84,7 @@ class AuditPlan:
     @staticmethod
     def from_settings(settings: AuditSettings) -> AuditPlan:
         """Raises: InvalidInput: arguments out of range, too few or too many trials, a view too large."""
-        attack = (PublicAttack if settings.num_bins is None else BinsAttack)(settings)
+        attack = (BinsAttack if settings.draws_bins else PublicAttack)(settings)
         claims = AuditedClaims.from_settings(settings)
         canaries = attack.candidates(list(claims.by_victim)) if claims.by_victim else []
         if not canaries:
@@ -235,8 +235,7 @@ class BinsAttack(Attack):
 
     @property
     def _bins(self) -> int:
-        assert self.settings.num_bins is not None
-        return self.settings.num_bins
+        return int(self.settings.algorithm.participation.public.num_patterns)
 
     def candidates(self, victims: Sequence[int]) -> list[Canary]:
         s = self.settings

@@ -84,10 +84,9 @@ class OneRunSettings(AuditSettings):
                 f"patterns must be at most a {LEAST_OF_A_PATTERN}th of the trials, got {self.patterns} patterns for "
                 f"{self.trials} canaries: each pattern takes a share of the level."
             )
-        if self.algorithm.participation.secret:
-            raise UnsupportedMechanism(
-                "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
-            )
+        self.algorithm.participation.require_public(
+            "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
+        )
         if (self.unit if self.mechanism is None else self.mechanism.unit) == "user":
             raise UnsupportedMechanism("a node is one user, and one run needs many canaries; use audit(...).")
         if self.noise_halved and self.system is not None:

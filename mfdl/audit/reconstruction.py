@@ -295,8 +295,8 @@ def _view(
         )
     check.instance(TrustModel, trust=trust)
     assert trust is not None
-    if release is None and isinstance(mechanism, Mechanism) and mechanism.sampling is None:
-        release = mechanism.guarantee.release if trust.name == mechanism.guarantee.trust else None
+    if release is None and isinstance(mechanism, Mechanism):
+        release = mechanism.released_to(trust)
     if victim is not None:
         victim = check.integer_at_least(0, victim=victim)
         if victim >= algorithm.num_nodes:

@@ -227,12 +227,11 @@ class Job:
             return self._prefix_sums()
         # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
-        if noise is None or noise.fresh or noise.factor is not None:
+        if noise is None or noise.factor is not None or (C := noise.written.array) is None:
             raise InvalidInput(
                 f"{mechanism} holds noise correlated over nodes, with its objective and bound; factorize "
                 "evaluates encoders over time. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
-        C = np.asarray(noise.written.array)
         if noise.shared:
             return self._judged_shared(C)
         per_node, grams = self._best_per_node()

@@ -15,7 +15,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..noise.causal import require_joint_size
+from ..noise.general import require_joint_size
 from ..objective import ErrorWeights, NoiseObjective
 from ..participation import Participation
 

@@ -32,8 +32,8 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.randomized import RandomGossip
 from ..noise import CausalNoise, NoiseOperator
-from ..noise.causal import MAX_JOINT_SIZE
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
+from ..noise.general import MAX_JOINT_SIZE
 from . import estimated_grams, spectra, time_grams
 from .counted_models import CountedModels
 from .error_weights import ErrorWeights
@@ -311,7 +311,7 @@ def noise_error(
         raise UnsupportedMechanism(f"the error of noise {noise.kind} is not covered.")
     if n > MAX_DENSE:
         return _large_graph_estimate(counted, causal, m, probes)
-    if not causal.fresh:
+    if causal.step_factor is None:
         own_noise = causal.factor is None or causal.local
         return Estimate((_at_each_node if own_noise else _over_time_and_nodes)(counted, causal, m), 0.0)
     F = _divided(causal, m)
@@ -363,10 +363,10 @@ def _by_structure(counted: CountedModels, noise: CausalNoise) -> float | None:
 
     Raises: InvalidInput: rates that change over many steps, neither C nor C^-1 banded.
     """
-    if noise.in_blocks:
+    if (encoder := noise.stepped) is None:
         return None
     try:
-        return structured.objective(mode_cost(counted), noise.encoder)
+        return structured.objective(mode_cost(counted), encoder)
     except ProblemError as error:
         raise InvalidInput(str(error)) from None
     except UnsupportedMechanism:

@@ -39,7 +39,7 @@ from ..check import FloatArray
 from ..dynamics.dynamics import Averaging, ByModes, ByNodes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.changing import presence
-from ..noise.causal import require_joint_size
+from ..noise.general import require_joint_size
 from .counted_models import CountedModels, finite_gram, over_kinds
 from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
 

@@ -96,7 +96,7 @@ class Design:
         released = ReleasedModel(self.release_model)
         released.weights_by_step(self.num_steps)
         object.__setattr__(self, "release_model", released.describe())
-        if registry.is_of_balls_in_bins(self.mechanism) and not self.has_bins:
+        if not registry.serves(self.mechanism, self.participation):
             raise InvalidInput(f"{self.mechanism} is made for balls-in-bins; write {self.mechanism},b=B,k=K,bins.")
         if self.has_bins and self.batches == 1:
             raise InvalidInput("balls-in-bins needs at least two bins, got b=1; leave out bins: one batch holds all.")
@@ -215,11 +215,11 @@ class DesignGrid:
 
     def _combined(self, mechanism: str, participation: str, batches: int) -> bool:
         base = _base(mechanism)
-        entry, for_bins = registry.find_entry(base), registry.is_of_balls_in_bins(base)
+        entry, for_public = registry.find_entry(base), registry.serves(base, CYCLIC)
         if participation == CYCLIC:
-            return not for_bins
-        for_public = entry is not None and entry.weighted and not for_bins
-        return batches > 1 and not (for_public and CYCLIC in self.participations)
+            return for_public
+        optimised = entry is not None and entry.weighted and for_public
+        return batches > 1 and not (optimised and CYCLIC in self.participations)
 
 
 def _base(mechanism: str) -> str:

@@ -259,10 +259,9 @@ class _Planner:
     def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
         trust, adjacency = self.privacy.trust, self.privacy.adjacency
         self._require_no_rate(design.mechanism)
-        noise_std = None
-        if registry.is_of_balls_in_bins(design.mechanism):
-            budget = {name: self.target[name] for name in ("epsilon", "delta")}
-            noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
+        budget = {name: self.target[name] for name in ("epsilon", "delta")}
+        has_bins = design.has_bins and budget["epsilon"] is not None
+        noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget) if has_bins else None
         dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
         q = len(getattr(trust, "colluders", ())) or colluding_nodes(trust, self.gossip.num_nodes)
         size = q if trust.name in POOLED else 0

@@ -40,7 +40,7 @@ from mfdl_solvers.problem import ProblemError
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..noise import CausalNoise, JointNoise, NoiseOperator
+from ..noise import CausalNoise, NoiseOperator
 from ..participation.sampling import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from .curves.base import UP
 from .forms.separable import inverse_factor
@@ -100,7 +100,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     assert causal is not None
     if algorithm.noise.step_factor is not None:
         return np.eye(bins) * (algorithm.num_steps // bins)
-    if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
+    if (encoder := causal.stepped) is not None and (known := structured_gram(encoder, bins)) is not None:
         return known
     columns = victims if causal.local and not causal.shared else victims[:1]
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
@@ -127,8 +127,8 @@ def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
 def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[FloatArray]:
     """At least ||C[t., (s, u)]|| for each victim u, shape (T, T)."""
     T, n = noise.num_steps, noise.num_nodes
-    if isinstance(noise.joint, JointNoise):
-        A = _absolute_encoder(noise.joint.encoder.array, noise.joint.inverse)
+    if (joint := noise.joint) is not None:
+        A = _absolute_encoder(joint.array, joint.inverse)
         yield from (np.linalg.norm(A[:, u::n].reshape(T, n, T), axis=1) * UP for u in victims)
         return
     causal = noise.causal

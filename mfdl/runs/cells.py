@@ -225,9 +225,9 @@ def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorith
         algorithm = registry.build(name, dynamics, config.scheme(), **given)
     else:
         size = config.coalition_size or len(config.colluders or ())
-        noise_std = None
-        if registry.is_of_balls_in_bins(name):
-            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
+        target, noise_std = config.target, None
+        if "epsilon" in target:  # which mechanisms for balls-in-bins are made for
+            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **target)
         algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 

@@ -236,7 +236,7 @@ class Experiment(Protects, OnGraph):
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
-            if registry.is_of_balls_in_bins(name) and self.participation != options.BINS:
+            if not registry.serves(name, self.participation):
                 raise InvalidInput(f"{name} is for balls-in-bins; add --participation {options.BINS}, or leave it out.")
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:

@@ -161,8 +161,9 @@ class SweepConfig:
         for name, values in self.lists.items():
             for value in values:
                 changed = {**options, **first, name: value}
-                if changed.get("participation") != BINS and "mechanisms" in changed:
-                    public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
+                scheme = changed.get("participation", Experiment.participation)
+                if scheme != BINS and "mechanisms" in changed:
+                    public = (each for each in self.common.mechanisms if registry.serves(each, scheme))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
                 Experiment(**_budgeted(changed | self._trust_options(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
@@ -240,7 +241,7 @@ class SweepConfig:
         name, trust = values.pop("mechanism"), values["trust"]
         if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
             return None
-        if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
+        if not registry.serves(name, values["participation"]):
             return None  # it comes with balls-in-bins
         single = alone(self.common, name)
         return _budgeted({**values, **self._trust_options(trust), **single, "delta": self.common.delta})

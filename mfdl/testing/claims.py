@@ -305,8 +305,8 @@ def _algorithm(algorithm: LinearAlgorithm) -> str:
     if (algorithm.divisors != 1).any():
         parts.append(f"divisors {_array(algorithm.divisors)}")
     noise = algorithm.noise.causal
-    if noise is not None and not noise.fresh:
-        parts.append(f"C = {_array(np.asarray(noise.written.array))}")
+    if noise is not None and (C := noise.written.array) is not None:
+        parts.append(f"C = {_array(C)}")
     if algorithm.noise_on_messages:
         parts.append(f"noise variance per message {describe(algorithm.noise.variances()[0])}")
         parts += ["self-messages sent"] if algorithm.transmitted.all() else []

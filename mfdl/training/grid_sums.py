@@ -190,12 +190,8 @@ def on_grid(algorithm: LinearAlgorithm, bits: int = 12) -> LinearAlgorithm:
     noise = _local(algorithm.noise)
     if check.integer_at_least(0, bits=bits) > MOST_BITS:
         raise InvalidInput(f"bits must be at most {MOST_BITS}, got {bits}.")
-    if noise.fresh:
-        return algorithm
-    assert noise.written.array is not None
-    rounded = np.round(noise.written.array * 2.0**bits) / 2.0**bits
-    sizes = {"num_steps": noise.num_steps, "num_nodes": noise.num_nodes}
-    return dataclasses.replace(algorithm, noise=CausalNoise(rounded, noise.factor, noise.holders(), **sizes))
+    rounded = noise.rounded(bits)
+    return algorithm if rounded is noise else dataclasses.replace(algorithm, noise=rounded)
 
 
 class GridSums(SingleCopy):

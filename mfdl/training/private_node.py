@@ -346,7 +346,7 @@ class PrivateNode(SingleCopy):
         noise whose columns have correlations of their own over time, or records with several owners.
         """
         noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
-        alone = (noise.local or (noise.causal is not None and noise.causal.shared)) and not owners.shared
+        alone = (noise.local or noise.shared) and not owners.shared
         return self.mechanism.guarantee_after(self.steps_taken if alone or not self.steps_taken else self.num_steps)
 
     def remaining(self) -> int:

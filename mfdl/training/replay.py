@@ -23,7 +23,7 @@ import torch
 from .. import files, metrics
 from ..algorithms.error_in_models import InputScales, input_scales
 from ..check import FloatArray
-from ..noise.stream import KEEP_BYTES
+from ..noise.stream import kept_bytes
 from ..progress import Advance, reporter
 from ..spec import takes_fields_of
 from . import learned, replay_config
@@ -93,11 +93,8 @@ def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[t
 
 def _most(run: SeedReplay) -> int:
     kind = "cpu" if run.device.type == "cpu" else "cuda"
-    noise = run.algorithm.noise
-    kept_bytes = (
-        1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * run.instance.dimension)
-    )
-    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept_bytes)
+    noise_bytes = kept_bytes(run.algorithm.noise, run.instance.dimension)
+    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, noise_bytes)
     return max(1, min(MOST_RUNS[kind], *room))
 
 

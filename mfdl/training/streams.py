@@ -78,8 +78,7 @@ class ShardedNoise:
             partial(noise_stream, noise, noise_std, key, piece.stop - piece.start, tensor, slots, shard=shard)
             for shard, piece in enumerate(self.pieces)
         ]
-        keeps = noise.causal is not None and not noise.causal.in_blocks
-        self._kept: dict[int, NoiseStream] | None = {} if keeps else None
+        self._kept: dict[int, NoiseStream] | None = None if noise.stepped is None else {}
 
     def stream(self, shard: int) -> NoiseStream:
         """The stream of one piece, kept where an encoder has a state."""

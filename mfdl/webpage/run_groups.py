@@ -60,25 +60,26 @@ class RunGroup:
         except KeyError:
             raise AttributeError(name) from None
 
-    @property
-    def secret(self) -> bool:
-        return self.records[0]["mu"] is None
+    @cached_property
+    def _target(self) -> tuple[str, float, str]:
+        """Symbol, value and text: mu, rounded up as in guarantees; epsilon as it was given, with secret sampling."""
+        if (mu := self.records[0]["mu"]) is not None:
+            return "μ", float(mu), mu_rounded_up(float(mu))
+        epsilon = float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
+        return "ε", epsilon, f"{epsilon:g}"
 
     @property
     def budget(self) -> float:
         """mu of the guarantee, or the epsilon that secret sampling was calibrated to; inf without noise."""
-        if not self.secret:
-            return float(self.records[0]["mu"])
-        return float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
+        return self._target[1]
 
     @property
     def symbol(self) -> str:
-        return "ε" if self.secret else "μ"
+        return self._target[0]
 
     @property
     def budget_in_words(self) -> str:
-        """mu rounded up as in guarantees, epsilon as it was given."""
-        return f"{self.symbol} = {f'{self.budget:g}' if self.secret else mu_rounded_up(self.budget)}"
+        return f"{self.symbol} = {self._target[2]}"
 
     @property
     def private(self) -> bool:

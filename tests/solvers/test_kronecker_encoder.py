@@ -20,7 +20,7 @@ from _modes import (
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import each, given, refuses, st
 
-from mfdl.noise.causal import MAX_JOINT_SIZE
+from mfdl.noise.general import MAX_JOINT_SIZE
 from mfdl.testing import encoders, optimal_loss_reference
 from mfdl_solvers import (
     FactorizationProblem,

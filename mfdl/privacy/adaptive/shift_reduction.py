@@ -229,8 +229,9 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
         pinned[[*algorithm.released_after_rounds]] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
-    scaled = noise.factor is not None
-    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled and noise.fresh else None
+    gram = _local_gram(noise)
+    scaled = gram is None and noise.factor is not None
+    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled else None
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],
         step_of_round=list(algorithm.step_of_round),
@@ -240,20 +241,21 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
-        noise_gram=None if noise.fresh else _local_gram(noise),
+        noise_gram=gram,
         noise_weights=weights,
         present=present,
     )
 
 
-def _local_gram(noise: CausalNoise) -> FloatArray:
+def _local_gram(noise: CausalNoise) -> FloatArray | None:
     """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
 
-    That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
+    None without correlation over time. That holds in the positive semidefinite order, hence for the norms of shifts,
+    which the bound sums entry by entry.
     """
-    C, inflation = noise.written.array, injected_inflation(noise)
-    assert C is not None
-    if math.isinf(inflation):
+    if (C := noise.written.array) is None:
+        return None
+    if math.isinf(inflation := injected_inflation(noise)):
         raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
     gram = np.asarray(inflation * (C.swapaxes(-1, -2) @ C))
     return gram if noise.factor is None else gram * (UP / noise.node_scales**2)[:, None, None]

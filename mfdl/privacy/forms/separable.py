@@ -34,13 +34,14 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
-from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise import CausalNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
 from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
@@ -104,7 +105,9 @@ class Separable(ViewForm):
         if causal is not None and _own_column(causal):
             return list(self._own_columns(causal, victims))
         if causal is not None and causal.shared:
-            return self._fresh(causal, victims) if causal.fresh else _one_encoder(causal, self.known[0], victims)
+            if (F := causal.step_factor) is not None:
+                return self._fresh(F, victims)
+            return _one_encoder(causal, self.known[0], victims)
         return list(self._mixed_encoders([(u,) for u in victims]))
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
@@ -118,8 +121,10 @@ class Separable(ViewForm):
         return list(self._mixed_encoders(groups))
 
     def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
-        if self.noise.joint is not None:
-            return _joint(self.noise.joint, groups)
+        if (joint := self.noise.joint) is not None:
+            columns = np.arange(self.noise.shape[1], dtype=np.intp).reshape(self.noise.num_steps, -1).T
+            parts = [np.concatenate([columns[u] for u in group]) for group in groups]
+            return _part_grams(joint.array, joint.inverse, parts)
         assert self.noise.causal is not None
         return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
@@ -144,14 +149,14 @@ class Separable(ViewForm):
             grams.append(computed[alike])
         return grams
 
-    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram | None]:
-        T, size = noise.num_steps, len(victims)
+    def _fresh(self, factor: sp.csr_array, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, size = self.noise.num_steps, len(victims)
         values, errors, leaks = np.zeros((size, T)), np.zeros((size, T)), np.zeros((size, T), dtype=bool)
         tolerance, upper, undecided = 0.0, np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         distinct, of_step = np.unique(self.known, axis=0, return_inverse=True)
         for number, known in enumerate(distinct):
             steps = np.flatnonzero(of_step.ravel() == number)
-            left = node_noise(noise.mixing, known, victims)
+            left = node_noise(factor, known, victims)
             values[:, steps], errors[:, steps] = left.inverse[:, None], left.errors[:, None]
             leaks[:, steps] = left.open[:, None]
             tolerance = max(tolerance, left.tolerance)
@@ -207,12 +212,6 @@ def injected_inflation(noise: CausalNoise) -> float:
     """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
-
-
-def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
-    columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
-    parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:

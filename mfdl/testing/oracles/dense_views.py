@@ -132,7 +132,7 @@ def dense_averaged_workload(gossip: Gossip, num_steps: int) -> FloatArray:
 def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
     """N, with F[i, k] C_k^-1 in its rows of slot i and columns of part k, both time-major; or C^-1 of joint noise."""
     if (joint := algorithm.noise.joint) is not None:
-        return np.asarray(np.linalg.inv(joint.encoder.array))
+        return np.asarray(np.linalg.inv(joint.array))
     noise = algorithm.noise.causal
     assert noise is not None
     N = np.zeros((noise.num_steps, noise.slots_per_step, noise.num_steps, noise.columns_per_step))
