@@ -141,8 +141,7 @@ def factorize_balls_in_bins(
     if correlations is None:
         correlations = CORRELATIONS if form == DENSE else FORM_CORRELATIONS
     check.function(
-        "mfdl.privacy.noise_of_bins(epsilon=1.0, delta=1e-6, bins=bins, adjacency='zero-out')",
-        noise_std=noise_std,
+        "mfdl.privacy.noise_of_bins(epsilon=1.0, delta=1e-6, bins=bins, adjacency='zero-out')", noise_std=noise_std
     )
     correlations = check.listed("numbers in [0, 1]", correlations=correlations)
     if not len(correlations) or not all(0 <= check.non_negative(correlation=c) <= 1 for c in correlations):

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from .estimated_grams import Probes
     from .noise_objective import NoiseObjective
 
-__all__ = [
-    "Curvature",
-    "ErrorWeights",
-    "NoiseObjective",
-    "Probes",
-]
+__all__ = ["Curvature", "ErrorWeights", "NoiseObjective", "Probes"]
 
 
 def __getattr__(name: str) -> Any:

@@ -239,11 +239,7 @@ class NoiseObjective(CountedModels):
         return noise_error(self, noise, divisors, probes)
 
     def excess_loss(
-        self,
-        noise: NoiseOperator,
-        noise_std: float,
-        divisors: ArrayLike | None = None,
-        probes: Probes | None = None,
+        self, noise: NoiseOperator, noise_std: float, divisors: ArrayLike | None = None, probes: Probes | None = None
     ) -> ExcessLoss:
         """The loss that noise is predicted to add, by the curvature of the weights: published and on the way.
 

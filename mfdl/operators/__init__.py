@@ -2,11 +2,7 @@
 
 from .structured import Kronecker, OutputRecursion, StructuredOperator
 
-__all__ = [
-    "Kronecker",
-    "OutputRecursion",
-    "StructuredOperator",
-]
+__all__ = ["Kronecker", "OutputRecursion", "StructuredOperator"]
 
 
 def __dir__() -> list[str]:

@@ -236,11 +236,7 @@ class _Objective:
     """theta, smoothing -> (value, gradient), scaled so that the first objective is 1."""
 
     def __init__(
-        self,
-        problem: FactorizationProblem,
-        family: Parametrisation,
-        penalty: Penalty | None,
-        where: torch.device,
+        self, problem: FactorizationProblem, family: Parametrisation, penalty: Penalty | None, where: torch.device
     ) -> None:
         self.problem, self.family, self.penalty, self.where = problem, family, penalty, where
         self.root = torch.as_tensor(problem.root.copy(), device=where)

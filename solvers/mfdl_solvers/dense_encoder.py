@@ -57,11 +57,7 @@ RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that sh
 
 
 def solve(
-    problem: FactorizationProblem,
-    stopping: Stopping = USUAL,
-    *,
-    start: Array | None = None,
-    device: str | None = None,
+    problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: Array | None = None, device: str | None = None
 ) -> Factorization:
     """Minimises tr(H X^-1) at unit sensitivity to a certified relative gap.
 
@@ -255,11 +251,7 @@ def on_device(device: str) -> Decompose:
 
 
 def search(
-    problem: FactorizationProblem,
-    stopping: Stopping,
-    best: Best,
-    start: Array | None,
-    decompose: Decompose = lapack,
+    problem: FactorizationProblem, stopping: Stopping, best: Best, start: Array | None, decompose: Decompose = lapack
 ) -> int:
     """Searches the dual, offers each X and bound to `best`, and returns the number of iterations.
 

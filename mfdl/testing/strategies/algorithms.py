@@ -150,10 +150,7 @@ def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, on
         return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
     if name == "decor":
         local = draw(st.sampled_from([1.0, 0.5, 0.0]))
-        return {
-            "sigma_ldp": local,
-            "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0])),
-        }
+        return {"sigma_ldp": local, "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0]))}
     if name == "spatial":
         return _spatial(draw, n)
     if name == "corn":

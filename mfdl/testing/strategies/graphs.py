@@ -65,11 +65,7 @@ def gossip_matrices(
 
 @st.composite
 def gossip_sequences(
-    draw: st.DrawFn,
-    min_nodes: int = 1,
-    max_nodes: int = 6,
-    max_length: int = 3,
-    kinds: Sequence[str] = KINDS,
+    draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 6, max_length: int = 3, kinds: Sequence[str] = KINDS
 ) -> GossipSequence:
     """Sequences of one to `max_length` gossip matrices on the same nodes, repeated or not."""
     n = draw(st.integers(min_nodes, max_nodes))
