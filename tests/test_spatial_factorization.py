@@ -24,8 +24,8 @@ from mfdl import (
     trust,
 )
 from mfdl.factorization import optimal_covariance, optimal_pairwise
-from mfdl.factorization.groups import edge_groups, read_groups
 from mfdl.factorization.pairwise_covariance import PairwisePrice
+from mfdl.factorization.seeded_covariances import edge_groups, read_groups
 from mfdl.node_covariances import (
     algebraic_connectivity_after_deletion,
     decor_covariance,

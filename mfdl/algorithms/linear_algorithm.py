@@ -39,8 +39,7 @@ from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
-from ..operators import OutputRecursion
-from ..operators.structured import StateRecursion, TimeNodeAxis, WeightedStates
+from ..operators import OutputRecursion, StateRecursion, TimeNodeAxis, WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable

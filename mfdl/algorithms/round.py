@@ -22,7 +22,7 @@ from .. import matrices
 from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
-from ..operators.structured import Map, RecursionMaps
+from ..operators import Map, RecursionMaps
 from ..storable import storable
 
 Source: TypeAlias = Literal["gradient", "noise"]

@@ -16,8 +16,15 @@ from .. import check, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..objective import ErrorWeights
-from .groups import checked_coalition, edge_groups
-from .seeded_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance
+from .seeded_covariances import (
+    ONE_SEED_TOLERANCE,
+    SpatialFactorization,
+    checked_coalition,
+    edge_groups,
+    in_range,
+    node_gram,
+    one_seed_covariance,
+)
 from .setting import solver_refusals
 
 LARGEST_RATIO = 1e8

@@ -28,9 +28,8 @@ from ..errors import InvalidInput
 from ..participation import Participation
 from ..storable import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
-from .groups import checked_groups
 from .nodes import NodeFactorizations
-from .seeded_covariances import SpatialFactorization
+from .seeded_covariances import SpatialFactorization, checked_groups
 from .spatio_temporal import SpatioTemporalFactorization
 
 FACTORIZATION = "factorization"

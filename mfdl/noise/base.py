@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators import StructuredOperator
-from ..operators.structured import Selection
+from ..operators import Selection, StructuredOperator
 
 if TYPE_CHECKING:
     from .causal import CausalNoise, JointNoise

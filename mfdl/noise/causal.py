@@ -29,7 +29,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators.structured import StructuredOperator
+from ..operators import StructuredOperator
 from ..storable import storable, stored_as
 from . import base, encoder_arguments
 from .base import NoiseOperator

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators.structured import StructuredOperator
+from ..operators import StructuredOperator
 from ..storable import storable
 from .base import NoiseOperator, flat
 from .causal import CausalNoise

@@ -8,8 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput
-from mfdl.operators import Kronecker, OutputRecursion
-from mfdl.operators.structured import RecursionMaps, Selection, StateRecursion
+from mfdl.operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StateRecursion
 
 SIZES = [(4, 3), (1, 3), (4, 1), (1, 1)]  # (T, n)
 

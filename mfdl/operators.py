@@ -29,9 +29,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from .. import check, matrices
-from ..check import FloatArray
-from ..errors import InvalidInput
+from . import check, matrices
+from .check import FloatArray
+from .errors import InvalidInput
+
+__all__ = ["Kronecker", "OutputRecursion", "StructuredOperator"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class StructuredOperator(LinearOperator, abc.ABC):
