@@ -244,8 +244,8 @@ REFUSED = [
     (lambda: runs.Store(3), ["folder must be a path", "got 3"]),
     (lambda: data.home(3), ["data_home must be a path", "got 3"]),
     (lambda: data.expand([3]), ["wanted must be a text", "got 3"]),
-    (lambda: factorization.groups.checked_groups([0, 1], 3), ["groups must be a list of groups", "got 0"]),
-    (lambda: factorization.groups.edge_groups(G), ["gossip", "got Graph"]),
+    (lambda: factorization.seeded_covariances.checked_groups([0, 1], 3), ["groups must be a list of groups", "got 0"]),
+    (lambda: factorization.seeded_covariances.edge_groups(G), ["gossip", "got Graph"]),
     (
         lambda: algorithms.mafalda_bins(D, BallsInBins(2, 3), noise_std=1.0),
         ["noise_std must be a function", "noise_of_bins", "got 1.0"],

@@ -21,7 +21,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators.structured import Map
+from ..operators import Map
 from ..participation import Participation
 from ..spec import bound_arguments as bound
 from .round import Round

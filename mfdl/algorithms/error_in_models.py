@@ -22,7 +22,7 @@ from ..objective import ErrorWeights, NoiseObjective, Probes
 from ..objective.error_weights import ALL_MODELS
 from ..objective.estimated_grams import Estimate
 from ..objective.spectra import MAX_DENSE
-from ..operators.structured import Map
+from ..operators import Map
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 

@@ -40,7 +40,7 @@ from ..noise import NoiseOperator
 from ..noise.general import require_joint_size
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
-from ..operators.structured import WeightedStates
+from ..operators import WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable

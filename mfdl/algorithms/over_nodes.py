@@ -26,8 +26,7 @@ from ..factorization import (
     optimal_pairwise,
     optimal_per_mode,
 )
-from ..factorization.groups import checked_groups
-from ..factorization.seeded_covariances import SpatialFactorization, default_tolerance
+from ..factorization.seeded_covariances import SpatialFactorization, checked_groups, default_tolerance
 from ..factorization.setting import USUAL_TOLERANCE
 from ..factorization.spatio_temporal import PER_MODE_TOLERANCE, SpatioTemporalFactorization
 from ..noise import SpatioTemporalNoise, StepNoise

@@ -26,8 +26,7 @@ from ..display import short_repr
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators import OutputRecursion
-from ..operators.structured import Map, RecursionMaps, StateRecursion, TimeNodeAxis
+from ..operators import Map, OutputRecursion, RecursionMaps, StateRecursion, TimeNodeAxis
 from ..storable import storable
 
 Made = TypeVar("Made")

@@ -36,8 +36,7 @@ from .. import matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
-from ..operators import Kronecker, OutputRecursion, StructuredOperator
-from ..operators.structured import Map, RecursionMaps, Selection, TimeNodeAxis
+from ..operators import Kronecker, Map, OutputRecursion, RecursionMaps, Selection, StructuredOperator, TimeNodeAxis
 from .round import MAPS, SHAPES, LinearRecursion
 
 if TYPE_CHECKING:

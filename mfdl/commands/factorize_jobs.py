@@ -19,10 +19,9 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..factorization import Factorization, FactorizationProblem, MaximumProblem
 from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
-from ..factorization.groups import Groups
 from ..factorization.long_runs import StructuredFactorization
 from ..factorization.nodes import NodeFactorizations
-from ..factorization.seeded_covariances import SpatialFactorization
+from ..factorization.seeded_covariances import Groups, SpatialFactorization, read_groups
 from ..factorization.setting import Setting
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..factorization.temporal import PREFIX_SUM_TOLERANCE, EstimatedFactorization
@@ -50,7 +49,7 @@ def run_factorize(
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
-    groups = None if config.groups is None else factorization.groups.read_groups(config.groups, gossip.labels)
+    groups = None if config.groups is None else read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, reporter(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()

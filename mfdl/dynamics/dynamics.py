@@ -36,7 +36,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput, UnusualSetting, require_known
 from ..gossip import Gossip
-from ..operators.structured import RecursionMaps
+from ..operators import RecursionMaps
 from ..spec import Entry, Registry
 from ..storable import storable
 from . import polynomials

@@ -30,7 +30,7 @@ from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder
 from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators.structured import Selection, StructuredOperator
+from ..operators import Selection, StructuredOperator
 from ..storable import storable, stored_as
 from .encoder_arguments import Given, as_encoder, content, given_steps, unwrapped, written_out
 

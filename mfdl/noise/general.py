@@ -25,7 +25,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators.structured import StructuredOperator
+from ..operators import StructuredOperator
 from ..storable import storable
 from .base import CausalNoise, LocalNoise, NoiseOperator, flat, require_products_kept
 from .encoder_arguments import Given, block_causal

@@ -40,7 +40,7 @@ from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, UnusualSetting, require_known
 from ..floats import EPS, UNIT
-from ..operators.structured import TimeNodeAxis
+from ..operators import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds

@@ -27,7 +27,7 @@ from .. import matrices
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators.structured import Map
+from ..operators import Map
 from .distributed import Group, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}

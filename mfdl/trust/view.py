@@ -42,8 +42,7 @@ from ..entries import (
 )
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
-from ..operators import OutputRecursion
-from ..operators.structured import TimeNodeAxis, WeightedStates
+from ..operators import OutputRecursion, TimeNodeAxis, WeightedStates
 from .knowledge import Knowledge, checked_mask
 from .view_matrices import GivenModels, ViewMatrices, masked
 

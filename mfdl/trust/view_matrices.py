@@ -30,7 +30,7 @@ from ..check import FloatArray
 from ..entries import exact_entries, to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
-from ..operators.structured import TimeNodeAxis
+from ..operators import TimeNodeAxis
 
 
 class ViewMatrices:

@@ -37,7 +37,7 @@ from ... import check, errors, matrices
 from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput, RankLost
-from ...operators.structured import Map
+from ...operators import Map
 
 Made = TypeVar("Made")
 SERVE = "--serve"
