@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mfdl.training import tasks
-from mfdl.training.clip_rules import Automatic
+from mfdl.training.clipping import Automatic
 
 
 def mlp(inputs: int = 3, hidden: int = 4, outputs: int = 1) -> nn.Module:

@@ -23,10 +23,8 @@ from ..errors import InvalidInput
 
 Words = NDArray[np.uint64]
 
-SHARDS = 2**24
-"""Shards of a row at most."""
-TENSORS = 2**32
-"""Tensors at most."""
+SHARDS = 2**24  # shards of a row at most
+TENSORS = 2**32  # tensors at most
 
 
 class ColumnGenerator(abc.ABC):
@@ -82,19 +80,12 @@ def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
     return b"".join(encoded)
 
 
-LONGEST_ROW = 2**35
-"""Words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter."""
-
-HEAD = 16
-"""Words at the start of a row that are made together with those of the next steps: two blocks of the cipher."""
-STEPS = 2**31
-"""Steps whose heads share a nonce."""
-AHEAD_BYTES = 2**27
-"""Bytes of heads that are made ahead."""
-_PIECE = 2**15
-"""Words at once: 256 KiB stay in the cache of a core."""
-_COLUMNS = 32
-"""Columns of heads at once, for the same reason."""
+LONGEST_ROW = 2**35  # words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter
+HEAD = 16  # words at the start of a row that are made together with those of the next steps: two blocks of the cipher
+STEPS = 2**31  # steps whose heads share a nonce
+AHEAD_BYTES = 2**27  # bytes of heads that are made ahead
+_PIECE = 2**15  # words at once: 256 KiB stay in the cache of a core
+_COLUMNS = 32  # columns of heads at once, for the same reason
 _ZEROS = memoryview(bytes(8 * _PIECE))  # keystream is what zeros are encrypted to
 
 
@@ -290,13 +281,9 @@ def _philox_key(secret: bytes) -> Words:
     return np.frombuffer(prf(secret, "philox")[:16], dtype="<u8")
 
 
-LONGEST_FILLED = 32
-"""Normals of a row up to which `fill` is faster than a call of the generator for each."""
-FEWEST = 256
-"""Rows from which `fill` is faster."""
-BLOCKS = 2**13
-"""Philox blocks at once: 64 KiB an array."""
-
+LONGEST_FILLED = 32  # normals of a row up to which `fill` is faster than a call of the generator for each
+FEWEST = 256  # rows from which `fill` is faster
+BLOCKS = 2**13  # Philox blocks at once: 64 KiB an array
 _ROUNDS = 10
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)  # what is added to the key in every round

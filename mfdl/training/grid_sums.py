@@ -49,19 +49,14 @@ from .keys import NoiseKey
 from .shared_randomness import HolderKeys
 from .single_copy import SingleCopy
 
-LARGEST_SCALE = 2.0**40
-"""Above it the error of a float exceeds half a step."""
-PIECE = 2**14
-"""Coordinates at once."""
-LONGEST = 2**32
-"""Coordinates at most: blocks of a 32-bit counter."""
-
+LARGEST_SCALE = 2.0**40  # above it the error of a float exceeds half a step
+PIECE = 2**14  # coordinates at once
+LONGEST = 2**32  # coordinates at most: blocks of a 32-bit counter
 _MORE = 512  # bits of a coordinate beyond its word: a block of the cipher
 _SURE = 4.5  # normals up to which the bits of a word decide as many digits as a float has
 _ERROR = 2.0**-45  # of a float normal z > 1, relative; of a smaller one absolute
 _ROUNDING = 2.0**-50  # of the last sums
-DIGITS = 60, 240
-"""Digits of the decimals that decide what floats leave in doubt."""
+DIGITS = 60, 240  # digits of the decimals that decide what floats leave in doubt
 
 
 class RoundedNormals:
@@ -172,10 +167,8 @@ def _pi(digits: int) -> Decimal:
     return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / scale
 
 
-FINEST = 2.0**40
-"""Largest number of grid steps in a clipping norm."""
-MOST_RECORDS = 2**20
-"""Largest batch: sums stay below 2^61."""
+FINEST = 2.0**40  # largest number of grid steps in a clipping norm
+MOST_RECORDS = 2**20  # largest batch: sums stay below 2^61
 MOST_BITS = 30
 
 WholeNumbers = NDArray[np.int64]

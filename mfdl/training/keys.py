@@ -23,8 +23,7 @@ from ..errors import InvalidInput
 from .column_generators import SHARDS, TENSORS, ChaChaColumns, ColumnGenerator, PhiloxColumns, prf
 
 SECRET_BYTES = 32
-FEWEST_BYTE_VALUES = 12
-"""Fewest distinct bytes of a secret: 32 random bytes have fewer with probability below 2^-80."""
+FEWEST_BYTE_VALUES = 12  # fewest distinct bytes of a secret: 32 random bytes have fewer with probability below 2^-80
 
 
 class NoiseKey:

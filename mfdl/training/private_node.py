@@ -28,16 +28,14 @@ from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
 from . import replay_config
-from .clip_rules import Quantile
-from .clipping import counting_dropped
+from .clipping import Quantile, counting_dropped
 from .grid_sums import GridSums, RoundedNormals
 from .keys import NoiseKey, require_secure
 from .shared_randomness import HolderKeys, columns_by_holders
 from .single_copy import REPEATS, NodeFile, RecordSteps, SingleCopy, steps_of_keys
 from .streams import node_stream
-from .tasks import quantile_norm
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
-from .tasks.record_clipping import RecordClipping, clipped_rows
+from .tasks.record_clipping import LOG_NORM, RecordClipping, clipped_rows
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
 
@@ -149,9 +147,9 @@ class PrivateNode(SingleCopy):
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
         self.clip_rule = replay_config.clip_rule(clipping, mechanism)
         self.clip_rule.parts(self.model.shapes)
-        if isinstance(self.clip_rule, Quantile) and self.model.shapes.get(quantile_norm.LOG_NORM) != torch.Size():
+        if isinstance(self.clip_rule, Quantile) and self.model.shapes.get(LOG_NORM) != torch.Size():
             raise InvalidInput(
-                f"clipping {clipping} learns a norm that the module must hold: set module.{quantile_norm.LOG_NORM} = "
+                f"clipping {clipping} learns a norm that the module must hold: set module.{LOG_NORM} = "
                 "torch.nn.Parameter(torch.zeros(())) before the optimizer is made."
             )
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)

@@ -36,15 +36,11 @@ from .run import Run, SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
 
-MOST_RUNS = {"cpu": 4, "cuda": 64}
-"""Runs at a time, by type of device; on a CPU eight gain no more than four."""
-RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}
-"""Largest size of their records."""
-NOISE_BYTES = 2**31
-"""Largest size of base noise that their streams keep."""
+MOST_RUNS = {"cpu": 4, "cuda": 64}  # runs at a time, by type of device; on a CPU eight gain no more than four
+RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}  # largest size of their records
+NOISE_BYTES = 2**31  # largest size of base noise that their streams keep
 
-Wanted = tuple[ReplayConfig, int | None, NoiseKey]
-"""A run by its config, its seed and its root key."""
+Wanted = tuple[ReplayConfig, int | None, NoiseKey]  # a run by its config, its seed and its root key
 
 
 def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:

@@ -20,13 +20,13 @@ from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
 from ..progress import Progress, reporter
-from . import clip_rules, step_rules
-from .clip_rules import ClipRule, Flat, Quantile
+from . import step_rules
+from .clipping import ClipRule, Flat, Quantile, parse_rule
 from .keys import NoiseKey, require_key, require_secure
 from .step_rules import StepRule
 from .tasks import Task
 from .tasks.partition import Period
-from .tasks.quantile_norm import with_log_norm
+from .tasks.record_clipping import with_log_norm
 
 
 def fed_every(mechanism: Mechanism, given: int | None) -> Period:
@@ -130,7 +130,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
 
     Raises: InvalidInput: another text; a rule other than the flat one under a guarantee with a Lipschitz constant.
     """
-    rule = clip_rules.parse(text, mechanism.clip_norm)
+    rule = parse_rule(text, mechanism.clip_norm)
     if isinstance(rule, Quantile) and mechanism.unit == "user":
         raise UnsupportedMechanism(
             f"clipping {rule} follows norms of records, and at user level a node has one gradient; take flat or "
@@ -164,7 +164,7 @@ def statement(
     """
     guarantee = mechanism.guarantee
     lines = [str(guarantee if delta is None else guarantee.at_delta(delta))]
-    if words := clip_rules.parse(clipping, mechanism.clip_norm).words:
+    if words := parse_rule(clipping, mechanism.clip_norm).words:
         lines.append(f"clip rule: {words}")
     if step_rule:
         lines.append(f"step rule: {step_rule}, a function of privatised gradients")
@@ -329,8 +329,8 @@ class ReplayConfig:
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
             Where the guarantee rests on a Lipschitz constant, only 1 in every step.
         clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
-            (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
-            a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
+            (`mfdl.training.clipping`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
+            a norm that each model learns as one more parameter (`mfdl.training.tasks.record_clipping`), record level
             only; "layers:RATIO:...", flat for each layer, the squares of whose norms add up to C^2. Same sensitivity,
             hence same guarantee; all but the first are refused where it rests on a Lipschitz constant, and with a
             clip_schedule.
@@ -444,7 +444,7 @@ class ReplayConfig:
 
     @property
     def clip_rule(self) -> ClipRule:
-        return clip_rules.parse(self.clipping, self.mechanism.clip_norm)
+        return parse_rule(self.clipping, self.mechanism.clip_norm)
 
     @property
     def rule(self) -> StepRule | None:

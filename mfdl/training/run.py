@@ -23,7 +23,7 @@ from ..privacy.guarantee import Guarantee
 from ..storable import storable
 from ..trust import TrustModel
 from ..trust.base import node_indices
-from . import clip_rules
+from .clipping import parse_rule
 from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
 from .replay_config import statement
 
@@ -143,7 +143,7 @@ class Run(Shown):
     Attributes:
         chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None.
         public_constants: those of the task, where the mechanism's batches are secret.
-        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clip_rules`).
+        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clipping`).
     """
 
     mechanism: Mechanism
@@ -217,7 +217,7 @@ class Run(Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
-        rule = clip_rules.parse(self.clipping, self.mechanism.clip_norm).words
+        rule = parse_rule(self.clipping, self.mechanism.clip_norm).words
         more = [("clip rule", rule), ("step rule", self.step_rule), ("declared public", self.public_constants)]
         return [*rows, *((name, text) for name, text in more if text)]
 

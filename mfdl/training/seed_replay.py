@@ -26,7 +26,7 @@ from ..errors import InvalidInput
 from ..noise.stream import NoiseStream
 from ..progress import Advance
 from . import checkpoint, clipping, learned, replay_config
-from .clip_rules import Flat
+from .clipping import Flat
 from .distributed import Group, Share
 from .drawn_batches import scheme_batches
 from .executor import Executor, Releasing, one_thread
@@ -40,9 +40,7 @@ from .tasks.instance import TaskInstance
 NOT_COVERED = ("diverged", "dropped_records", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; the hash confirms a guess of all data."""
 
-RULE = "step rule, "
-"""Prefix, in a checkpoint, of the names of a step rule's state."""
-
+RULE = "step rule, "  # Prefix, in a checkpoint, of the names of a step rule's state
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
 

@@ -26,8 +26,7 @@ from ..participation import Participation
 
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
 
-steps_of_keys: dict[str, int] = {}
-"""Number of steps taken with each set of secrets in this process, by `key_id`."""
+steps_of_keys: dict[str, int] = {}  # number of steps taken with each set of secrets in this process, by `key_id`
 
 
 class SingleCopy:

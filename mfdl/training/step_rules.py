@@ -21,9 +21,7 @@ from ..errors import InvalidInput
 from ..spec import Entry, Registry, kebab_case
 from .distributed import Share
 
-State = Mapping[str, torch.Tensor]
-"""State of a rule: tensors by name, one row a node, float64."""
-
+State = Mapping[str, torch.Tensor]  # state of a rule: tensors by name, one row a node, float64
 STEP_RULES: Registry[Entry] = Registry("step rule", by_position=True)
 
 __all__ = ["STEP_RULES", "Messages", "Nesterov", "Normalised", "PublicFacts", "Rms", "StepRule", "parse"]

@@ -18,8 +18,7 @@ from .column_generators import SHARDS
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 
-SHARD = 2**22
-"""Coordinates of a shard: 32 MiB a row."""
+SHARD = 2**22  # coordinates of a shard: 32 MiB a row
 
 
 def noise_stream(

@@ -31,9 +31,9 @@ from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config
 from mfdl.testing import elliptope_reference, gossip_matrices, node_columns, pinv_gram
 from mfdl.training import clipping, seed_replay
-from mfdl.training.clip_rules import Automatic, Quantile
+from mfdl.training.clipping import Automatic, Quantile
 from mfdl.training.replay import replays
-from mfdl.training.tasks import quantile_norm, record_clipping
+from mfdl.training.tasks import record_clipping
 
 RING = gossip.metropolis_hastings("ring:n=4")
 CLIP, SMALL = 0.7, 0.05  # small: almost every gradient is clipped
@@ -309,7 +309,7 @@ def test_what_a_record_adds_to_all_entries_together_is_within_the_clip_norm_exac
     log_norms = torch.tensor([log_norm], dtype=dtype)
     for present in (True, False):
         mask = torch.tensor([[present]])
-        learned, votes = quantile_norm.parts(gradients, [], log_norms, mask, rule)
+        learned, votes = record_clipping.at_learned_norm(gradients, [], log_norms, mask, rule)
         sums = clipping.clipped_sums(gradients, mask, learned)
         entries = [Fraction(v) for part in (*sums, votes.to(dtype)) for v in part.double().flatten().tolist()]
         assert sum((v**2 for v in entries), Fraction(0)) <= (present and Fraction(rule.norm)) ** 2
@@ -354,7 +354,7 @@ def test_the_norm_moves_to_where_a_share_of_the_norms_is_below():
     norms, log_norm = torch.arange(1.0, 101.0), torch.zeros(1)
     gradients, present = [torch.zeros(1, 100), norms.reshape(1, 100, 1)], torch.ones(1, 100, dtype=torch.bool)
     for _ in range(400):
-        _, votes = quantile_norm.parts(gradients, [], log_norm, present, Quantile(1.0, 0.7))
+        _, votes = record_clipping.at_learned_norm(gradients, [], log_norm, present, Quantile(1.0, 0.7))
         log_norm = log_norm - votes / 100
     assert 68 <= log_norm.exp().item() <= 72
 

@@ -11,7 +11,7 @@ from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.training import clipping
-from mfdl.training.clip_rules import Automatic, Flat
+from mfdl.training.clipping import Automatic, Flat
 
 DTYPES = [torch.float32, torch.float64]
 BITS = {torch.float32: 32, torch.float64: 64}

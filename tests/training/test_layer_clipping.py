@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import mfdl
 from mfdl import InvalidInput
-from mfdl.training.clip_rules import parse
+from mfdl.training.clipping import parse_rule
 from mfdl.training.tasks import record_clipping
 
 
@@ -50,7 +50,7 @@ MODULES = {mlp: (16, 5), normed: (16, 8, 4), Swapped: (8, 6)}
 def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, norm, unit, num_records, seed):
     sizes = MODULES[build]
     given_ratios = [1.0] * len(sizes) if ratios is None else ratios[: len(sizes)]
-    rule = parse("layers" if ratios is None else f"layers:{':'.join(map(str, given_ratios))}", norm)
+    rule = parse_rule("layers" if ratios is None else f"layers:{':'.join(map(str, given_ratios))}", norm)
     norms = norm * torch.tensor(given_ratios) / torch.tensor(given_ratios).norm()
 
     def expected(gradient):
@@ -74,15 +74,15 @@ def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, n
 
 
 def test_ratios_that_do_not_fit_are_refused_and_texts_are_canonical():
-    assert str(parse("layers:1:2", 1.0)) == str(parse("layers:1.0:2.0", 1.0)) == "layers:1.0:2.0"
-    assert str(parse("layers", 1.0)) == "layers"
+    assert str(parse_rule("layers:1:2", 1.0)) == str(parse_rule("layers:1.0:2.0", 1.0)) == "layers:1.0:2.0"
+    assert str(parse_rule("layers", 1.0)) == "layers"
     for text, message in (
         ("layers:1:x", "numbers > 0"),
         ("layers:0:1", "ratio must be"),
         ("layers:1:-1", "ratio must"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            parse(text, 1.0)
+            parse_rule(text, 1.0)
     algorithm = mfdl.algorithms.dp_dsgd(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.3), mfdl.Cyclic(2, 1)
     )

@@ -13,11 +13,11 @@ from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
 from mfdl import InvalidInput, PrivateNode
-from mfdl.training import clip_rules
+from mfdl.training.clipping import parse_rule
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
 from mfdl.training.shared_randomness import HolderKeys
-from mfdl.training.tasks.quantile_norm import with_log_norm
+from mfdl.training.tasks.record_clipping import with_log_norm
 
 EPOCHS, PERIOD, NODES, RATE = 3, 2, 4, 0.3
 GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
@@ -66,7 +66,7 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
         batch_size=float(sizes[0]), clipping=clipping,
     )  # fmt: skip
-    rule = clip_rules.parse(clipping, calibrated.clip_norm)
+    rule = parse_rule(clipping, calibrated.clip_norm)
     for t in range(calibrated.algorithm.num_steps):
         gradients = data.clipped_gradients(executor.models(state), t, rule, unit)
         _, state = executor.step(t, state, gradients, torch.tensor(stream.step(t)))

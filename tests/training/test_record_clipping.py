@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vocabulary import dynamics_on, each, given, st, unsupported
 
 from mfdl import Cyclic, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, trust
-from mfdl.training.clip_rules import Automatic
+from mfdl.training.clipping import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
 from mfdl.training.tasks.record_clipping import RecordClipping

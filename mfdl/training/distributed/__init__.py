@@ -41,12 +41,9 @@ from ...operators.structured import Map
 
 Made = TypeVar("Made")
 SERVE = "--serve"
-PATIENCE = timedelta(minutes=30)
-"""Longest wait for a live rank: longer than any step, evaluation or data set takes."""
-
+PATIENCE = timedelta(minutes=30)  # longest wait for a live rank: longer than any step, evaluation or data set takes
 SHARED_RUN = "a run shared by several processes"
-MOMENT = 2.0
-"""Seconds for a lost process to be gone, so that it can be named."""
+MOMENT = 2.0  # seconds for a lost process to be gone, so that it can be named
 
 
 @dataclasses.dataclass(eq=False)
@@ -298,8 +295,7 @@ def _end(group: Group) -> None:
 __all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks", "require_packages"]
 
 
-SOURCES = ("state", "messages", "nodes", "injection slots")
-"""Operands of maps: the words of their columns."""
+SOURCES = ("state", "messages", "nodes", "injection slots")  # operands of maps: the words of their columns
 RankOfRow = NDArray[np.intp]
 SEED = 0  # every rank makes the partition for itself
 NO_RANK = -1

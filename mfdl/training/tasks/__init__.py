@@ -14,10 +14,9 @@ from ...spec import parse
 from . import partition
 from ._data_sets import a9a, digits, femnist, housing, least_squares, logistic, mnist, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
-from .file_tasks import from_file, load_file, parse_file_text
+from .file_tasks import from_file, load_file, load_from_module, parse_file_text, parse_module_text
 from .instance import Evaluation
 from .preconditioner import Preconditioner
-from .task_modules import load_from_module, parse_module_text
 
 __all__ = [
     "Evaluation", "Preconditioner", "Task", "a9a", "digits", "femnist", "from_file", "from_module", "housing",

@@ -32,12 +32,8 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 TEST_FRACTION = 0.2
 """Share held back of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST."""
 
-FEMNIST_CLASSES = 62
-"""Digits, capital and small letters."""
-
-SMALL_TEST_FRACTION = 1 / 6
-"""Share held back where only the 10,000 images of MNIST are there."""
-
+FEMNIST_CLASSES = 62  # Digits, capital and small letters
+SMALL_TEST_FRACTION = 1 / 6  # share held back where only the 10,000 images of MNIST are there
 STANDARDISED = "mean and standard deviation of each feature over the train records"
 
 
@@ -64,8 +60,7 @@ def _huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return near * (distance - near / 2)
 
 
-FEATURE_BOUND = 5.0
-"""Bound of standardised features in the clipped tasks."""
+FEATURE_BOUND = 5.0  # bound of standardised features in the clipped tasks
 SPLITS = ("libsvm", "pool")
 MNIST_SPLITS = ("original", "pool")
 SOURCES = ("auto", "full", "10k")
@@ -319,8 +314,7 @@ Metric = Literal["squared-distance", "excess-loss"]
 
 STARTS = ("zero", "ones", "optimum")
 ROTATION_DEGREES = 15.0
-LARGEST_ENTRY = 1e15
-"""Largest entry: squares of entries, and sums of them, stay well inside float32."""
+LARGEST_ENTRY = 1e15  # largest entry: squares of entries, and sums of them, stay well inside float32
 
 
 @TASKS.register(example="least-squares:dimension=5")

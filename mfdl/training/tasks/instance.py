@@ -21,21 +21,15 @@ from ...display import short_repr
 from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
-from ..clip_rules import ClipRule
+from ..clipping import ClipRule
 from . import modules
 from .modules import node_batch
 from .record_clipping import RecordClipping, clipped_rows
 
-CHUNK_BYTES = 256 * 2**20
-"""About the most memory of per-record gradients or activations at one time."""
-
-WORTH_SORTING = 0.75
-"""Nodes are grouped by size where that leaves at most this share of the slots of all batches,"""
-WORTH_A_CALL = 2**23
-"""and saves more numbers than these: a call for each size costs as much as some million of them."""
-
-KEPT_BYTES = 128 * 2**20
-"""Largest size of records at which the batches of whole nodes are kept."""
+CHUNK_BYTES = 256 * 2**20  # about the most memory of per-record gradients or activations at one time
+WORTH_SORTING = 0.75  # nodes are grouped by size where that leaves at most this share of the slots of all batches,
+WORTH_A_CALL = 2**23  # and saves more numbers than these: a call for each size costs as much as some million of them
+KEPT_BYTES = 128 * 2**20  # largest size of records at which the batches of whole nodes are kept
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,8 +28,7 @@ from ...matrices import read_only
 from ...spec import Entry, Registry
 
 Rows = NDArray[np.int64]
-Period = int | Sequence[int]
-"""Steps per epoch: one number for all nodes, or one per node."""
+Period = int | Sequence[int]  # steps per epoch: one number for all nodes, or one per node
 
 
 __all__ = ["Dirichlet", "Fixed", "Partition", "Uniform", "dealt", "parse"]
@@ -39,9 +38,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-MAX_DRAWS = 100
-"""Draws of `Dirichlet` before records are moved."""
-
+MAX_DRAWS = 100  # draws of `Dirichlet` before records are moved
 ALPHA_RANGE = (1e-6, 1e6)
 PARTITIONS: Registry[Entry] = Registry("partition")
 

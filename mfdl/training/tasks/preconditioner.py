@@ -28,8 +28,7 @@ from ...spec import Entry, Registry
 PRECONDITIONERS: Registry[Entry] = Registry("preconditioner", supplied=("num_features",), by_position=True)
 LARGEST_RATIO = 1e6
 """Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
-RIDGE = 1e-3
-"""Share of the mean eigenvalue that is added to every eigenvalue of public features."""
+RIDGE = 1e-3  # share of the mean eigenvalue that is added to every eigenvalue of public features
 Features = TypeVar("Features", NDArray[Any], torch.Tensor)
 
 __all__ = ["Preconditioner", "parse"]

@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 from ... import errors
 from ...errors import InvalidInput, did_you_mean
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "<na>", "?"})
-"""Texts that stand for no value, in lower case."""
-
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "<na>", "?"})  # texts that stand for no value, in lower case
 TRUTH = {"true": 1.0, "false": 0.0}
 LISTED_NAMES = 12
 
@@ -226,12 +224,8 @@ def unknown_column(where: str, name: str, option: str, known: Sequence[str]) -> 
     return InvalidInput(f"{option}: {where} has no column {name!r}{did_you_mean(name, known)} Columns: {some}.")
 
 
-MAX_ENTRIES = 2**31
-"""Largest size of a dense table."""
-
-HEADER = 2**20
-"""Characters within which names of columns end."""
-
+MAX_ENTRIES = 2**31  # largest size of a dense table
+HEADER = 2**20  # characters within which names of columns end
 ARCHIVE_ARRAYS = ("X", "y", "X_test", "y_test", "node")
 OTHER_FORMATS = {
     **dict.fromkeys((".txt", ".dat", ".data", ".tab"), "rename it to .csv or .tsv if it is a table of text"),

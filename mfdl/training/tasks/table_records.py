@@ -25,9 +25,7 @@ from .table_files import DataTable, TableColumn, format_suffix, number_label, re
 TEST_FRACTION = 0.2
 KINDS = ("regression", "classification")
 MAX_CLASSES = 1000
-EVERY_OTHER = "*"
-"""Stands for all features without a range of their own."""
-
+EVERY_OTHER = "*"  # stands for all features without a range of their own
 BOTH_WAYS = "say kind=regression or kind=classification"
 Ranges = Mapping[str, tuple[float, float]]
 
