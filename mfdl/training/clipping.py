@@ -39,9 +39,9 @@ CLIP_RULES: Registry[Entry] = Registry("clipping", supplied=("norm",), by_positi
 """Clip rules that a text can name."""
 
 
-def _require_range(least: float, **value: float) -> None:
-    ((name, number),) = value.items()
-    if not least <= check.positive(**value) <= LARGEST_CLIP_NORM:
+def _require_range(least: float, **named: float) -> None:
+    ((name, number),) = named.items()
+    if not least <= check.positive(**named) <= LARGEST_CLIP_NORM:
         raise InvalidInput(
             f"{name} must be between {least:g} and {LARGEST_CLIP_NORM:g}, got {number:g}; rescale the loss."
         )
@@ -49,10 +49,7 @@ def _require_range(least: float, **value: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ClipRule(abc.ABC):
-    """A weight for each gradient.
-
-    Attributes: norm: the clipping norm, at least the norm of every weighted gradient; in [1e-30, 1e30].
-    """
+    """A weight for each gradient, which is no longer than the clipping norm `norm`, in [1e-30, 1e30], afterwards."""
 
     norm: float
 
@@ -66,23 +63,18 @@ class ClipRule(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
-        """Weights of gradients by their norms, such that weight times norm is at most `norm`.
+        """Weights of gradients by their norms, float64, for a clipping norm a little below `self.norm`.
 
-        Args: norms: float64, >= 0; norm: a little below `self.norm`.
-        Guarantees: the computed weight is at most norm / norms (1 + 2^-52), at most 1e36, and 0 or nan where norms
-            are not finite.
+        Guarantees: at most norm / norms (1 + 2^-52), at most 1e36, and 0 or nan where norms are not finite.
         """
 
     def parts(self, names: Iterable[str]) -> list[tuple[ClipRule, list[str]]]:
-        """Parameters that are clipped together, each group by its rule; the squares of the norms add up to C^2 at most.
-
-        Args: names: of all parameters of a module, in its order, in which the groups follow each other.
-        """
+        """Parameters that are clipped together, in the module's order; squares of the norms add up to C^2 at most."""
         return [(self, [*names])]
 
     @property
     def words(self) -> str:
-        """What a statement says of a rule other than the flat one."""
+        """Description in a statement, of a rule other than the flat one."""
         return ""
 
 
@@ -184,8 +176,6 @@ def parse_rule(text: str, norm: float) -> ClipRule:
 
     >>> str(parse_rule("automatic", 1.0)), parse_rule("automatic:0.1", 2.0)
     ('automatic:0.01', Automatic(norm=2.0, gamma=0.1))
-
-    Raises: InvalidInput: another text, or a number out of range.
     """
     rule: ClipRule = CLIP_RULES.make(check.text("'automatic:0.01'", clipping=text), norm=norm)
     return rule
@@ -219,10 +209,7 @@ def clip_factor(
 ) -> torch.Tensor:
     """The factor by which each gradient is multiplied, for the flat rule min(1, target / norm), in `dtype`.
 
-    Args:
-        norms: float64 L2 norms of gradients of `dimension` entries, any shape.
-        clip_norm: the largest norm a clipped gradient may have, in [1e-30, 1e30].
-        dtype: float32 or float64, the type of the gradients.
+    Args: norms: float64 L2 norms of gradients of `dimension` entries, any shape; dtype: of the gradients.
     Returns:
         Factors >= 0, of the shape of `norms`, at most 1 by the flat rule; 0 for non-finite norms, and for norms so
         large that the factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
@@ -230,7 +217,6 @@ def clip_factor(
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
         exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
         relative amount of at most twice `relative_slack`.
-    Raises: InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
     """
     rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
     if dtype not in (torch.float32, torch.float64):
@@ -295,15 +281,11 @@ def clipped_sums(
 ) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node, one tensor (n, ...) per parameter.
 
-    Args:
-        gradients: per-record gradients, one tensor (n, B, ...) per parameter, all of one dtype.
-        mask: bool (n, B); False where the slot holds no record.
-        clip_norm: the largest norm of one record's gradient over all parameters together.
+    Args: gradients: one tensor (n, B, ...) per parameter, all of one dtype; mask: bool (n, B), False without a record.
     Guarantees:
         Every summand has exact norm <= clip_norm; a masked record and one with a non-finite gradient contribute zero.
         The rounding of the sum itself is not covered: two sums of B summands that differ in one of them
         differ by at most clip_norm (1 + 2 B^2 eps) with eps of the dtype (1e-5 relative at B = 7 in float32).
-    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
     norms = gradient_norms(gradients)
@@ -323,7 +305,6 @@ def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: floa
     Guarantees:
         Every row has exact norm <= clip_norm, and is zero where it is not present or not finite. Whatever becomes of
         the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by zero.
-    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]
 
@@ -349,9 +330,7 @@ class Factors(NamedTuple):
 def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> torch.Tensor:
     """Upper bounds on the L2 norms of per-record gradients over all parameters together, (n, B) in float64.
 
-    Args:
-        plain: gradients (n, B, ...) of parameters without factors.
-        factors: of the other parameters, I + O + P^2 <= `LARGEST_SUM`.
+    Args: plain: gradients (n, B, ...) of parameters without factors; factors: of the others, within `LARGEST_SUM`.
     Guarantees:
         With u = 2^-53, c in [0, 1e36], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
@@ -398,10 +377,7 @@ def ghost_clipped_sums(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Sums over the batch of the clipped gradients of each node.
 
-    Args:
-        plain, factors: as for `norm_bounds`, of one dtype and device; one of them at least.
-        mask: bool (n, B); False where the slot holds no record.
-        clip_norm: the largest norm of one record's gradient over all parameters together.
+    Args: plain, factors: as for `norm_bounds`, of one dtype, at least one of them; mask: as of `clipped_sums`.
     Returns:
         One tensor (n, ...) per plain parameter and one (n, groups, O, I) per weight with factors, with a bias in the
         last column, in float64 whatever the gradients are.
@@ -414,8 +390,6 @@ def ghost_clipped_sums(
         The rounding of a sum is covered for one record alone. Two sums of B summands that differ in one of them differ,
         rounded to a type of spacing eps, by at most clip_norm (1 + 2 B eps + B^2 P 2^-36): the bound is at least
         2^-14 T, so c T <= 2^14 clip_norm for each record, and float64 errs in a sum by 1.01 (B P + 1) u B times that.
-    Raises:
-        InvalidInput: as `clip_factor`; the shapes are not checked here.
     Cost: 2 n B P I O float64 operations per weight, and for norms 2 n B P^2 (I + O) if P > 1; memory
         n I O + n B P (I + O + P).
     """

@@ -31,8 +31,7 @@ from .tasks.record_clipping import with_log_norm
 
 def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     """Steps after which the executor feeds the same records again, at each node if they differ."""
-    if given is not None:
-        given = check.integer_at_least(1, period=given)
+    given = None if given is None else check.integer_at_least(1, period=given)
     if mechanism.sampling is not None:
         if given is not None:
             raise InvalidInput(
@@ -73,7 +72,6 @@ def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> Flo
 
     Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
     sums, and where all nodes have the same. Elsewhere the mechanism must have been calibrated with them.
-    Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
     user, drawn = mechanism.unit == "user", mechanism.sampling
@@ -103,8 +101,6 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
     clip_norm does not apply to it, so guarantees that assume such a constant require c_t = 1.
-    Raises: InvalidInput: no number > 0 at some step, another count than steps, or clips that span too much; a c_t other
-        than 1 under a guarantee that rests on a Lipschitz constant.
     """
     num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
@@ -126,10 +122,7 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
-    """The rule that a text names, at the clipping norm of a mechanism.
-
-    Raises: InvalidInput: another text; a rule other than the flat one under a guarantee with a Lipschitz constant.
-    """
+    """The rule that a text names, at a mechanism's clipping norm; under a Lipschitz constant the flat one alone."""
     rule = parse_rule(text, mechanism.clip_norm)
     if isinstance(rule, Quantile) and mechanism.unit == "user":
         raise UnsupportedMechanism(
@@ -158,10 +151,7 @@ def left_out(mechanism: Mechanism, task: Task) -> str:
 def statement(
     mechanism: Mechanism, declared: str, delta: float | None = None, step_rule: str = "", clipping: str = "flat"
 ) -> str:
-    """The guarantee of a run as fields, one a line, its clip and step rules, and what it leaves out.
-
-    Args: declared: of `left_out`; delta: of the printed epsilon; default that of the guarantee.
-    """
+    """The guarantee of a run as fields, one a line, its rules, and what it leaves out: `declared` of `left_out`."""
     guarantee = mechanism.guarantee
     lines = [str(guarantee if delta is None else guarantee.at_delta(delta))]
     if words := parse_rule(clipping, mechanism.clip_norm).words:
@@ -174,10 +164,7 @@ def statement(
 
 
 def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
-    """Refuses a guarantee that does not hold for every function of the injected sums.
-
-    Args: use: of the gradients or sums, in words; way: the alternative.
-    """
+    """Refuses a guarantee that does not hold for every function of the injected sums; use, way: in words."""
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
     seen = guarantee.release == "not applicable" and algorithm.divisors_cancel
     if mechanism.lipschitz is not None or not guarantee.adaptive or not seen:
@@ -213,9 +200,6 @@ def require_covered(mechanism: Mechanism, task: Task) -> None:
             f"the guarantee assumes local maps with Lipschitz constant {mechanism.lipschitz:g}, and task {task.name!r} "
             f"claims {task.lipschitz}; calibrate without lipschitz, or state Task(lipschitz=...) if you can prove it."
         )
-
-
-# ---- a node in a training loop of the user
 
 
 def require_batch(records: object, **tensors: object) -> None:
@@ -379,19 +363,21 @@ class ReplayConfig:
         check.instance(Task, task=task)
         mechanism.require_unchanged()
         require_covered(mechanism, task)
-        if seeds is not None and not isinstance(seeds, Iterable):
-            raise InvalidInput(f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}.")
-        seeds = None if seeds is None else tuple(check.integer_at_least(0, seed=seed) for seed in seeds)
-        if seeds == ():
-            raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
-        object.__setattr__(self, "seeds", seeds)
+        if seeds is not None:
+            if not isinstance(seeds, Iterable):
+                raise InvalidInput(
+                    f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}."
+                )
+            seeds = tuple(check.integer_at_least(0, seed=seed) for seed in seeds)
+            if not seeds:
+                raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+            object.__setattr__(self, "seeds", seeds)
         if key is not None:
             require_key(key=key)
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         metrics.require_measured(self.metrics, task.kind, task.name)
         if self.clip_schedule is not None:
-            clips = clip_schedule(self.clip_schedule, mechanism)
-            object.__setattr__(self, "clip_schedule", clips)
+            object.__setattr__(self, "clip_schedule", clip_schedule(self.clip_schedule, mechanism))
         rule = clip_rule(self.clipping, mechanism)
         if self.clip_schedule is not None and not isinstance(rule, Flat):
             raise InvalidInput(
@@ -439,7 +425,6 @@ class ReplayConfig:
 
     @property
     def fed_every(self) -> Period:
-        """Steps after which the same records are fed again, at each node if they differ."""
         return fed_every(self.mechanism, self.period)
 
     @property
@@ -462,5 +447,4 @@ class ReplayConfig:
 
 
 def chosen_device(given: str | torch.device | None) -> torch.device:
-    """The given device; default CUDA when there is one, else the CPU."""
     return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))

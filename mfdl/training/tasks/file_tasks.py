@@ -7,6 +7,7 @@ folder on the import path, so it must be trusted like any program.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -16,11 +17,10 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,16 @@ from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
 from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
-from .table_records import TableOptions, TableRecords, kind_of_task, read_records, roles, table_records, test_table
+from .table_records import (
+    TableOptions,
+    TableRecords,
+    TableRoles,
+    kind_of_task,
+    read_records,
+    roles,
+    table_records,
+    test_table,
+)
 
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
 """Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
@@ -47,7 +56,7 @@ _FILE = re.compile(
 
 
 class FileText(NamedTuple):
-    """A text that names a data file, in its parts; settings: (key, value) of each option."""
+    """A text that names a data file, in its parts."""
 
     path: str
     settings: tuple[tuple[str, str], ...]
@@ -60,8 +69,6 @@ def parse_file_text(text: str) -> FileText | None:
     FileText(path='own.csv', settings=(('target', 'price'), ('drop', 'id,name')))
     >>> parse_file_text("digits:model=mlp") is None
     True
-
-    Raises: InvalidInput: a file of another format, a value without a key.
     """
     text = text.strip()
     match = _FILE.fullmatch(text)
@@ -128,10 +135,7 @@ def from_file(
             or a file of columns column, low, high; "*" stands for all other features. Values are clipped to the range
             and mapped to [0, 1]. A range that was read off the private records is not public.
     Returns: a task named by its target and model; its content hash does not depend on the path.
-    Raises:
-        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of uncertain
-            kind, one class only, a node that the graph lacks.
-        MissingExtra: a Parquet file, and pyarrow is not installed.
+    Raises: MissingExtra: a Parquet file, and pyarrow is not installed.
     """
     text = check.path(path=path)
     if (parts := _FILE.fullmatch(str(text))) is not None and parts["options"] is not None:
@@ -143,15 +147,8 @@ def from_file(
     return task_of_records(read_records(text, options), graph, partition, model, hidden)
 
 
-def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
-    return from_file(text.path, graph, **file_options(text, given))
-
-
 def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options of a text as arguments of `from_file`.
-
-    Raises: InvalidInput: an unknown option, one given twice, a value of another type.
-    """
+    """The options of a text as arguments of `from_file`."""
     for key in (key for key, _ in text.settings if key in SCALING):
         raise InvalidInput(
             f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
@@ -226,12 +223,9 @@ def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     return np.array([index[label] for label in node_labels], dtype=np.int64)
 
 
-OF_THE_MODEL = ("partition", "model", "hidden")
-
-
 @dataclasses.dataclass(frozen=True)
 class ColumnSummary:
-    """A column; role: "target", "feature", "node" or "unused"; empty if the target is not known."""
+    """A column, its role "target", "feature", "node" or "unused"; empty if the target is not known."""
 
     name: str
     kind: str
@@ -269,73 +263,55 @@ class FileSummary:
 
 def summary_of_task(text: str, task: Task) -> FileSummary:
     """The summary of any task, with the nodes of seed 0."""
-    return dataclasses.replace(_with_task(FileSummary(text), task), features=int(np.prod(task.features.shape[1:])))
+    return FileSummary(text, features=int(np.prod(task.features.shape[1:])), **_task_facts(task))
 
 
 def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
-    """The summary of a data file, and with a graph of the task on it.
-
-    Raises: InvalidInput: a file that cannot be read, an unknown option.
-    """
+    """The summary of a data file, and with a graph of the task on it."""
     arguments = file_options(text)
-    of_the_model = {name: arguments.pop(name) for name in OF_THE_MODEL if name in arguments}
-    options = TableOptions(model=of_the_model.get("model", "linear"), **arguments)
-    table = read_table(Path(text.path))
-    summary = FileSummary(text.path, table.format, table.num_rows, _columns(table, options))
+    model_options = {name: arguments.pop(name) for name in ("partition", "model", "hidden") if name in arguments}
+    options = TableOptions(model=model_options.get("model", "linear"), **arguments)
+    table, chosen, facts = read_table(Path(text.path)), None, dict[str, Any]()
     try:
         chosen = roles(table, options)
-        summary = dataclasses.replace(summary, target=chosen.target.name, features=len(chosen.features))
-        summary = dataclasses.replace(summary, kind=kind_of_task(chosen.target, options, table.where))
+        facts |= {"target": chosen.target.name, "features": len(chosen.features)}
+        facts["kind"] = kind_of_task(chosen.target, options, table.where)
         records = table_records(table, options, test_table(table, options))
-        summary = _with_records(summary, records)
+        per_node: Sequence[int] = [] if records.node_labels is None else [*Counter(records.node_labels).values()]
+        facts |= {"classes": records.classes, "nodes": len(per_node) or None}
+        facts |= {"train_records": len(records.targets), "test_records": len(records.test_targets)}
+        facts["records_of_nodes"] = (min(per_node), max(per_node)) if per_node else None
         if graph is not None:
-            summary = _with_task(summary, task_of_records(records, graph, **of_the_model))
+            facts |= _task_facts(task_of_records(records, graph, **model_options))
     except InvalidInput as error:
-        return dataclasses.replace(summary, refused=str(error))
-    return summary
+        facts["refused"] = str(error)
+    return FileSummary(text.path, table.format, table.num_rows, _columns(table, chosen), **facts)
 
 
-def _columns(table: DataTable, options: TableOptions) -> tuple[ColumnSummary, ...]:
+def _columns(table: DataTable, chosen: TableRoles | None) -> tuple[ColumnSummary, ...]:
     role_of: dict[int, str] = {}
-    try:
-        chosen = roles(table, options)
+    if chosen is not None:
         role_of = {id(column): "feature" for column in chosen.features} | {id(chosen.target): "target"}
         role_of |= {} if chosen.node is None else {id(chosen.node): "node"}
-    except InvalidInput:  # which the summary states
-        chosen = None
-    sides = [column for column in (table.target, table.node) if column is not None]
+    other = "unused" if chosen else ""
     return tuple(
-        ColumnSummary(
-            column.name, column.kind, role_of.get(id(column), "unused") if chosen else "", int(column.missing.sum())
-        )
-        for column in (*table.columns, *sides)
+        ColumnSummary(column.name, column.kind, role_of.get(id(column), other), int(column.missing.sum()))
+        for column in (*table.columns, table.target, table.node)
+        if column is not None
     )
 
 
-def _with_records(summary: FileSummary, records: TableRecords) -> FileSummary:
-    per_node: Sequence[int] = [] if records.node_labels is None else [*Counter(records.node_labels).values()]
-    return dataclasses.replace(
-        summary,
-        classes=records.classes,
-        train_records=len(records.targets),
-        test_records=len(records.test_targets),
-        nodes=len(per_node) or None,
-        records_of_nodes=(min(per_node), max(per_node)) if per_node else None,
-    )
-
-
-def _with_task(summary: FileSummary, task: Task) -> FileSummary:
+def _task_facts(task: Task) -> dict[str, Any]:
     counts = np.bincount(task.owners(seed=0), minlength=task.num_nodes)
-    return dataclasses.replace(
-        summary,
-        kind=task.kind,
-        train_records=len(task.targets),
-        test_records=len(task.test_targets),
-        nodes=task.num_nodes,
-        records_of_nodes=(int(counts.min()), int(counts.max())),
-        task=task.name,
-        content_hash=task.content_hash,
-    )
+    return {
+        "kind": task.kind,
+        "train_records": len(task.targets),
+        "test_records": len(task.test_targets),
+        "nodes": task.num_nodes,
+        "records_of_nodes": (int(counts.min()), int(counts.max())),
+        "task": task.name,
+        "content_hash": task.content_hash,
+    }
 
 
 SUPPLIED = ("graph", "num_nodes", "graph_or_num_nodes", "data_home")
@@ -380,13 +356,12 @@ def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], dat
         graph: goes to a parameter `graph` (a networkx graph, or the number of nodes if only that is known) or to the
             first parameter; its number of nodes to a parameter `num_nodes`.
         given: parameters in Python, beside those of the text.
-    Raises: InvalidInput: no such file or function, code that fails, a value that is no task, another number of nodes.
     """
-    where = f"{Path(text.path).name}:{text.function}"
-    num_nodes = node_count(graph)
-    with _folder_on_path(Path(text.path)):
-        module = _executed(Path(text.path))
-        function = _function(module, text)
+    path, num_nodes = Path(text.path), node_count(graph)
+    where, folder = f"{path.name}:{text.function}", str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        function = _function(_executed(path), text)
         arguments = _arguments(function, where, text, given)
         supplied = _supplied(function, where, graph, num_nodes, data_home)
         try:
@@ -395,6 +370,9 @@ def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], dat
             raise
         except Exception as error:
             raise InvalidInput(f"task file {where} fails: {_last_place(error, text.path)}.") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
     if not isinstance(task, Task):
         hint = "; end it with `return task`" if task is None else ""
         raise InvalidInput(
@@ -406,17 +384,6 @@ def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], dat
             "the graph on to mfdl.tasks.from_module."
         )
     return task
-
-
-@contextmanager
-def _folder_on_path(path: Path) -> Iterator[None]:
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
 
 
 def _executed(path: Path) -> ModuleType:
@@ -469,8 +436,7 @@ def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
         raise InvalidInput(
             f"{text.function} of task file {text.path!r} must be a function of the graph, got {check.brief(function)}."
         )
-    chosen: Callable[..., Any] = function
-    return chosen
+    return cast("Callable[..., Any]", function)
 
 
 def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
@@ -531,8 +497,6 @@ def _literal(text: str) -> bool | int | float | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text

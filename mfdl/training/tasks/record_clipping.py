@@ -39,24 +39,22 @@ from .modules import Parameters, PerRecordModel, record_copies
 LOG_NORM = "log_norm"
 BELOW = 1 - 2.0**-20  # what rounding to float32 may need of the share of each part
 FACTORED_FROM = 2**8  # entries of a record's gradient that factors must save
-DERIVATIVES = ("grad", "backward", "_make_dual")
-"""Functions of torch by which a forward pass takes derivatives: weights then act outside of the values of their calls.
-"""
+DERIVATIVES = (
+    "grad",
+    "backward",
+    "_make_dual",
+)  # of torch; in a forward pass, weights act outside of their calls' values
 
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """The arguments of `functional.linear`."""
+    """The arguments of `functional.linear`; settings: those that a later call must repeat."""
 
     input: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     groups = 1
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """Arguments besides the tensors, which a later call must repeat."""
-        return ()
+    settings = ()
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
         """Factors of (n, B, *, I) inputs and (n, B, *, O) backprops."""
@@ -167,11 +165,9 @@ class _Watch(TorchFunctionMode):
 class Layer:
     """Use of one weight.
 
-    Attributes:
-        bias: the name of the bias of the call, if it is factored with the weight.
-        output_shape, settings: of the call for one record.
-        other_uses: of weight and bias, through which no derivative goes.
-        groups, positions, inputs, outputs: of the factors, g, P, I and O.
+    Attributes: bias: name of the bias that is factored with the weight; output_shape, settings: of the call for one
+        record; other_uses: of weight and bias, through which no derivative goes; groups, positions, inputs, outputs:
+        of the factors, g, P, I and O.
     """
 
     bias: str | None
@@ -237,16 +233,14 @@ class RecordClipping:
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
-        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
         rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
         if not self._factors_within(rule):
             return dataclasses.replace(self, layers={}).sums(rows, features, targets, mask, rule, scales)
-        factors: dict[str, clipping.Factors] = {}
         if self.layers:
             plain, factors = self._gradients(rows, features, targets)
         else:
-            plain = self.model.per_record_gradients(rows, features, targets)
+            plain, factors = self.model.per_record_gradients(rows, features, targets), {}
         if scales is not None:
             of_parameter = self.model.unflatten(scales)
             plain = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in plain.items()}
@@ -280,7 +274,7 @@ class RecordClipping:
     def _gradients(
         self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
     ) -> tuple[Parameters, dict[str, clipping.Factors]]:
-        """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
+        """Per-record gradients (n, B, ...) of parameters without factors, and factors of the others."""
         model, parameters = self.model, self.model.parameters(rows)
         if (stacked := model.stacked_calls(parameters, features)) is not None:
             outputs, calls = stacked
@@ -364,10 +358,7 @@ class AtLearned(ClipRule):
 def clipped_rows(
     model: PerRecordModel, rows: torch.Tensor, gradients: torch.Tensor, present: torch.Tensor, rule: float | ClipRule
 ) -> torch.Tensor:
-    """Gradients (n, d), of nodes or of records, each clipped by the rule at the models `rows`, (n, d) or (1, d).
-
-    Guarantees, Raises: those of `clipping.clipped_rows`.
-    """
+    """Gradients (n, d) as of `clipping.clipped_rows`, each by the rule at the models `rows`, (n, d) or (1, d)."""
     rule = rule if isinstance(rule, ClipRule) else Flat(rule)
     log_norms = model.unflatten(rows).get(LOG_NORM)
     rule, votes = at_learned_norm([gradients.unsqueeze(1)], [], log_norms, present.unsqueeze(1), rule)
