@@ -122,7 +122,6 @@ def test_what_is_no_message_of_the_model_is_refused_in_words(body, words):
     refuses(f"node 3 sent .*{words}", frames.unpacked, body, MODEL, PEER, error=Refused)
 
 
-# ---- whole runs, four nodes in one process over loopback -------------------------------------------------------------
 class Killed(Exception):
     """Stands for SIGKILL in a test of one process: nothing after it is done."""
 
@@ -359,7 +358,6 @@ def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
             node._accept(channel, HELLO_OF_1)
 
 
-# ---- what the records show -------------------------------------------------------------------------------------------
 def findings(setting, root):
     return auditing.audited(setting, auditing.recorded(setting, folders(setting, root)))
 

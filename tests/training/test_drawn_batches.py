@@ -17,7 +17,6 @@ from mfdl.training.drawn_batches import BinBatches, PoissonBatches, scheme_batch
 from mfdl.training.keys import normals, words
 from mfdl.training.tasks import instance as instances
 
-torch.set_num_threads(1)
 NODES, RATE, STEPS = 3, 0.25, 12
 
 

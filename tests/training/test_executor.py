@@ -160,7 +160,6 @@ def test_a_step_leaves_its_inputs_alone():
     assert all(torch.equal(x, c) for x, c in zip(inputs, copies, strict=True))
 
 
-# ---- rounding between gradient and noise -----------------------------------------------------------------------------
 @given(
     40,
     algorithm=linear_algorithms(

@@ -25,8 +25,6 @@ from mfdl.commands import main
 from mfdl.data import registered_files
 from mfdl.errors import MissingExtra
 
-torch.set_num_threads(1)  # workers of the test run share the cores
-
 
 # IDX files
 @given(50, shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
@@ -211,9 +209,6 @@ def test_real_images_are_learned(name, fraction, steps, floor):
         mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
         models = (models - 0.3 * mean).mean(0, keepdim=True).repeat(4, 1)
     assert instance.evaluate(models).accuracy.min() > floor
-
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -47,7 +47,6 @@ def noise_held_by(sets, num_nodes=7, num_steps=3):
     return StepNoise(np.ones((num_nodes + 1, len(sets))), holders, num_steps, num_nodes)  # slots are messages
 
 
-# ---- columns and their keys ---------------------------------------------------------------------------------------
 @settings(deadline=None)
 @given(st.lists(NODE_SETS, max_size=9))
 def test_every_column_is_with_its_holders_and_nowhere_else(sets):
@@ -112,7 +111,6 @@ def test_edges_that_share_a_node_have_noise_of_their_own():
         assert np.abs(correlation).max() < 6 / np.sqrt(D)
 
 
-# ---- keys -----------------------------------------------------------------------------------------------------------
 def test_the_order_of_nodes_does_not_matter():
     hold = HolderKeys.simulated(ROOT)
     assert hold.key_for((3, 1)) == hold.key_for([1, 3]) == hold.key_for({np.int64(3), np.int32(1)})
@@ -163,7 +161,6 @@ def test_refusals_of_holders(call, message):
     refuses(message, call)
 
 
-# ---- secrets stay where they are ------------------------------------------------------------------------------------
 def spellings(key):
     """How a secret, or the Philox key hashed from it, could be written."""
     for raw in (key.reveal_secret(), philox_key(key.reveal_secret())):
@@ -227,7 +224,6 @@ LOW_ORDER = [
 ]
 
 
-# ---- identities -----------------------------------------------------------------------------------------------------
 def test_the_private_key_is_not_shown_pickled_or_copied():
     identity = NodeIdentity.generate()
     private = identity.reveal_private()
@@ -272,7 +268,6 @@ def ladder(private, u):
     return x2 * pow(z2, p - 2, p) % p
 
 
-# ---- pairs ----------------------------------------------------------------------------------------------------------
 def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
     """Against a ladder and HMAC written out: HKDF with an empty salt and one block of output (RFC 5869)."""
     shared = ladder(ALICE.reveal_private(), int.from_bytes(BOB.public_bytes, "little")).to_bytes(32, "little")
@@ -333,7 +328,6 @@ def test_a_library_that_returns_zero_is_not_believed(monkeypatch):
     refuses("low order", pair_key, identity, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=1)
 
 
-# ---- groups ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", [NoiseKey.from_entropy(), NoiseKey.from_seed(3)])
 def test_a_sealed_key_opens_as_it_was(key):
     sealed = seal_group_key(key, PAIR, **BOUND)
@@ -362,7 +356,6 @@ def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
         refuses("does not open", open_group_key, sealed, pair, **bound)
 
 
-# ---- a deployment ---------------------------------------------------------------------------------------------------
 @given(15, sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
 def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     views = agree([NodeIdentity(bytes([i + 1]) * 32) for i in range(5)], sets, run_id=RUN)

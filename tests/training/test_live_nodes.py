@@ -53,7 +53,6 @@ def parameters(node):
     return node.model.initial_row()
 
 
-# ---- copies ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("part", [lambda node: node, lambda node: node.grid], ids=["node", "grid"])
 def test_a_live_node_is_not_copied(part, duplicate):
@@ -183,7 +182,6 @@ def test_a_failed_step_is_saved_as_taken(tmp_path):
     assert live(key, folder=tmp_path).steps_taken == 1
 
 
-# ---- messages and plans ----------------------------------------------------------------------------------------------
 def test_a_message_is_what_steps_and_averages_left():
     node = live()
     refuses("after 0 steps is not what step or receive", node.message)
@@ -234,7 +232,6 @@ def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
         refuses(f"node 2 has another {field}:", here.require_plan, other(**changes).plan, "node 2")
 
 
-# ---- the budget ------------------------------------------------------------------------------------------------------
 def test_the_budget_counts_what_was_sent_and_goes_on_after_a_restart(tmp_path):
     node = live(key := mfdl.NoiseKey.from_entropy(), folder=tmp_path)
     assert node.guarantee_so_far() is None
@@ -277,7 +274,6 @@ def test_the_budget_covers_what_nodes_that_are_ahead_show():
     assert owner.guarantee_so_far() is shared.guarantee
 
 
-# ---- bugs of other libraries -----------------------------------------------------------------------------------------
 def test_a_step_that_overflows_and_is_skipped_counts():
     class Skipping(torch.optim.SGD):
         def step(self, closure=None):

@@ -16,8 +16,6 @@ from vocabulary import each, refuses
 
 from mfdl import data, partition, tasks
 
-torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
-
 
 @pytest.mark.parametrize(("model", "dimension", "name"), [("softmax", 650, "digits"), ("mlp", 2410, "digits-mlp")])
 def test_digits(model, dimension, name):
@@ -159,7 +157,6 @@ def test_tasks_and_instances_go_to_worker_processes(housing_stub, name, period):
     assert torch.equal(copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0))
 
 
-torch.set_num_threads(1)  # workers of the test run share the cores
 NAMES = ("libsvm/a9a", "libsvm/a9a.t")
 
 

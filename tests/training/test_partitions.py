@@ -13,8 +13,6 @@ from vocabulary import each, given, refuses, st
 from mfdl import partition, tasks
 from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 
-torch.set_num_threads(1)  # workers of the test run share the cores
-
 
 def by_class(rows_of_node, targets):
     """Records of each class at each node, (classes, nodes)."""

@@ -20,8 +20,6 @@ from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
 from mfdl.training.tasks.record_clipping import RecordClipping
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture
 def factored(monkeypatch):

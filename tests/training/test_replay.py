@@ -30,7 +30,6 @@ from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task
 from mfdl.training.tasks.instance import TaskInstance
 
-torch.set_num_threads(1)
 NODES = 4
 STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
 PART = Cyclic(epochs=3, period=2)
@@ -98,7 +97,6 @@ def witnessed(monkeypatch):
     return seen
 
 
-# ---- stop and resume --------------------------------------------------------------------------------------
 @each(
     "name, unit, period",
     *((name, "record", None) for name in ("dp-dsgd", "mf-per-node", "joint")),
@@ -315,7 +313,6 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
         train(mechanism(), TASK, seeds=[1], key=key, checkpoint_folder=tmp_path / "own")
 
 
-# ---- keys -------------------------------------------------------------------------------------------------
 def test_a_seed_repeats_a_run_and_no_seed_never_does():
     first, second = (train(mechanism(), TASK, seeds=[2]).seeds[0] for _ in range(2))
     assert_same(first, second)
@@ -405,7 +402,6 @@ def test_noise_is_not_in_the_checkpoint(tmp_path, witnessed):
     assert not any(np.float64(z).tobytes() in data for noise in witnessed["noise"] for z in noise.ravel())
 
 
-# ---- what mechanisms share --------------------------------------------------------------------------------
 def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
     for name in ("none", "dp-dsgd", "mf-shared"):
         train(mechanism(name), TASK, seeds=[4, 5], stop_after=0)
@@ -419,7 +415,6 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
     assert not torch.equal(by_seed[0][0].initial_parameters, by_seed[1][0].initial_parameters)
 
 
-# ---- refusals ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("participation", [Single(6), OncePerEpoch(3, 2), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
 def test_other_participation_than_the_executor_implements_is_refused(participation):
     algorithm = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
@@ -467,7 +462,6 @@ def test_bad_arguments_are_refused(arguments, message, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-# ---- what runs is what was accounted ----------------------------------------------------------------------
 @pytest.mark.parametrize("name", NAMES)
 def test_the_messages_kept_are_the_operators_on_what_happened(name, witnessed):
     calibrated = mechanism(name, W=gossip.sequence([STAR, RING, STAR, STAR, RING]), clip_norm=0.5)

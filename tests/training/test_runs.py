@@ -245,7 +245,6 @@ def test_the_last_models_are_not_told_twice():
     assert seed.final_test_loss == seed.last("loss")
 
 
-torch.set_num_threads(1)
 BATCHED_NODES = 4
 RING = gossip.metropolis_hastings("ring:n=4")
 SCHEMES = {

@@ -259,7 +259,6 @@ T, D = 3, 20_000  # coordinates are samples
 PART = Cyclic(1, T)
 
 
-# ---- the counterexample: pairwise noise drawn once ------------------------------------------------------------------
 RING, LOCAL, PAIR, STEPS, DELTA = "ring:n=16", 22.97, 94.0, 3500, 1e-5
 
 

@@ -15,8 +15,6 @@ import mfdl
 from mfdl import Cyclic, NoiseKey, Privacy, algorithms, calibrate, replay, tasks, trust
 from mfdl.training.tasks import records
 
-torch.set_num_threads(1)
-
 
 class Wrapped(nn.Module):
     """A linear model with something between."""

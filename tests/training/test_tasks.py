@@ -14,8 +14,6 @@ from mfdl import partition
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks.record_clipping import RecordClipping
 
-torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
-
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
     rows = partition.Uniform().rows_of_nodes(np.zeros(num_records), num_nodes, seed)

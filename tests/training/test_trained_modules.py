@@ -20,7 +20,6 @@ import mfdl
 from mfdl import InvalidInput, PrivateNode
 from mfdl.training.tasks import record_clipping
 
-torch.set_num_threads(1)
 TIMES, CLIP = 4, 0.4
 
 

@@ -22,7 +22,6 @@ from mfdl.training import clipping
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
-torch.set_num_threads(1)
 NODES = 2
 
 
@@ -57,7 +56,6 @@ def data_sets(draw, count):
     return [(draw(data), draw(mask)) for _ in range(count)]
 
 
-# ---- sensitivity of one step ------------------------------------------------------------------------------
 @given(150, sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
@@ -126,7 +124,6 @@ def test_a_bad_record_silences_its_user_and_no_one_else():
     assert gradients(fine, [False, True], unit="user", **options)[1].tolist() == [2.0, 1.0]  # present records count
 
 
-# ---- the mean gradient ------------------------------------------------------------------------------------
 class Directions(nn.Module):
     """Looks at the direction of a record: the zeros of padding give 0 / 0."""
 
@@ -175,7 +172,6 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
         assert not clipped.any()
 
 
-# ---- in a whole run ---------------------------------------------------------------------------------------
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
@@ -266,7 +262,6 @@ def test_record_level_refuses_another_period_than_its_own():
     refuses("period must be an integer >= 1, got 0", replay, calibrated, task, seeds=[0], period=0)
 
 
-# ---- what a guarantee speaks of ------------------------------------------------------------------------------------
 def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
     task = regression(18, 5)
