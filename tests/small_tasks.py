@@ -35,17 +35,9 @@ def regression(num_records=40, num_nodes=4, *, build=mlp, loss=squared, data_see
 
 def classes(num_records=60, num_nodes=4, num_classes=3, **changes):
     """Records of 3 numbers with one of a few classes, in turn."""
-    given = {
-        "kind": "classification",
-        "loss": nn.functional.cross_entropy,
-        "targets": np.arange(num_records) % num_classes,
-        "test_targets": np.arange(11) % num_classes,
-    }
-
-    def build() -> nn.Module:
-        return nn.Linear(3, num_classes)
-
-    return regression(num_records, num_nodes, build=build, **(given | changes))
+    given = {"kind": "classification", "loss": nn.functional.cross_entropy}
+    given |= {"targets": np.arange(num_records) % num_classes, "test_targets": np.arange(11) % num_classes}
+    return regression(num_records, num_nodes, build=lambda: nn.Linear(3, num_classes), **(given | changes))
 
 
 def some_models(instance, seed=1, scale=0.3):
