@@ -218,9 +218,9 @@ def fetch_files(
 
 def _summary(text: str, graph: str | None, data_home: Path | None) -> FileSummary:
     from ..training import tasks
-    from ..training.tasks import file_tasks, task_modules
+    from ..training.tasks import file_tasks
 
-    named = text.partition(":")[0].strip() in tasks.names() or task_modules.parse_module_text(text) is not None
+    named = text.partition(":")[0].strip() in tasks.names() or file_tasks.parse_module_text(text) is not None
     if not named and (file := file_tasks.parse_file_text(text)) is not None:
         return file_tasks.summary_of_file(file, graph)
     if graph is None:

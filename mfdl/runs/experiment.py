@@ -261,9 +261,9 @@ class Experiment(Protects, OnGraph):
         """Refuses an unknown rule, and options without meaning where every gradient is normalised."""
         if self.clipping == "flat":
             return
-        from ..training import clip_rules
+        from ..training.clipping import parse_rule
 
-        object.__setattr__(self, "clipping", str(clip_rules.parse(self.clipping, self.clip_norm)))
+        object.__setattr__(self, "clipping", str(parse_rule(self.clipping, self.clip_norm)))
         if self.clip_schedule is not None:
             raise InvalidInput(
                 f"--clip-schedule {self.clip_schedule} changes the norm at which gradients are clipped, and "

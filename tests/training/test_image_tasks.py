@@ -25,10 +25,7 @@ from mfdl.commands import main
 from mfdl.data import registered_files
 from mfdl.errors import MissingExtra
 
-torch.set_num_threads(1)  # workers of the test run share the cores
 
-
-# IDX files
 @given(50, shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
@@ -58,7 +55,6 @@ def test_files_that_are_not_idx(tmp_path, content, message):
     refuses(message, data.registered_files.read_idx, tmp_path / "file.gz")
 
 
-# A small MNIST
 IMAGES = np.random.default_rng(0).integers(0, 256, (110, 28, 28)).astype(np.uint8)
 LABELS = np.arange(110) % 10
 
@@ -73,7 +69,9 @@ TRAIN, TEST = data.registered_files.mnist_files("train"), data.registered_files.
 
 
 def test_the_full_set(small):
-    task = tasks.mnist(4, small(*TRAIN, *TEST))
+    home = small(*TRAIN, *TEST)
+    assert [tasks.mnist(3, home, source=name).name for name in ("10k", "full")] == ["mnist-10k", "mnist"]
+    task = tasks.mnist(4, home)
     assert (task.name, len(task.targets), len(task.test_targets)) == ("mnist", 80, 30)
     assert task.features.dtype == np.float32
     np.testing.assert_allclose(task.features, IMAGES[:80].reshape(80, 784) / 255, rtol=1e-6)
@@ -98,12 +96,6 @@ def test_the_test_images_alone_are_split_and_named(small, present):
     assert tasks.load("mnist-mlp", 3, home).name == "mnist-10k-mlp"
     assert tasks.mnist(3, home, source="10k").content_hash == task.content_hash
     refuses("could not fetch mnist/train", tasks.mnist, 3, home, source="full")
-
-
-def test_the_ten_thousand_can_be_asked_for_where_all_are_there(small):
-    home = small(*TRAIN, *TEST)
-    assert tasks.mnist(3, home, source="10k").name == "mnist-10k"
-    assert tasks.mnist(3, home, source="full").name == tasks.mnist(3, home).name == "mnist"
 
 
 @pytest.mark.parametrize("present", [(), TEST[:1], TRAIN])
@@ -188,9 +180,6 @@ def test_images_and_labels_must_fit(small, monkeypatch):
     refuses("unknown part of MNIST 'tset'; did you mean", data.mnist, "tset", home)
 
 
-# The real images
-
-
 # Few records and steps: per-record gradients of the larger model are 100,000 numbers each.
 @pytest.mark.parametrize(
     ("name", "fraction", "steps", "floor"),
@@ -211,9 +200,6 @@ def test_real_images_are_learned(name, fraction, steps, floor):
         mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
         models = (models - 0.3 * mean).mean(0, keepdim=True).repeat(4, 1)
     assert instance.evaluate(models).accuracy.min() > floor
-
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -242,9 +228,8 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     images, characters, writers = data.femnist(4, tmp_path)
     assert flower == [{"dataset": "flwrlabs/femnist", "partitioners": {}, "shuffle": False}]
     wanted = digits_of_writers(4, 5)
-    np.testing.assert_array_equal(images, wanted[0])
-    np.testing.assert_array_equal(characters, wanted[1])
-    np.testing.assert_array_equal(writers, np.arange(20) // 5)
+    for got, expected in zip((images, characters, writers), (*wanted[:2], np.arange(20) // 5), strict=True):
+        np.testing.assert_array_equal(got, expected)
     assert data.fetch(data.registered_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
     assert (len(flower), [path.name for path in (tmp_path / "femnist").iterdir()]) == (1, ["train.parquet"])
 
@@ -309,30 +294,24 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
 
 
 WRITTEN, CHARACTERS, NAMES = digits_of_writers(3, 4)
+WHOLE = table_of(WRITTEN, CHARACTERS, NAMES)
 
 
 @each(
     "table, message",
-    (table_of(WRITTEN, CHARACTERS, NAMES).drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
+    (WHOLE.drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
     (table_of(WRITTEN[:, :20], CHARACTERS, NAMES), r"an image of shape \(20, 28\) and type uint8"),
     (table_of(WRITTEN, CHARACTERS + 55, NAMES), "characters from 55 to 64"),
-    (table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
-    (
-        table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]),
-        "cannot be read as FEMNIST",
-    ),
+    (WHOLE.set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
+    (WHOLE.set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]), "cannot be read as FEMNIST"),
+    (b"nothing", "cannot be read as FEMNIST"),
     (table_of(WRITTEN[:8], CHARACTERS[:8], NAMES[:8]), "has records of 2 writers, and 3 are needed"),
 )
 def test_other_files_are_refused(tmp_path, table, message):
-    (tmp_path / "femnist").mkdir()
-    pq.write_table(table, tmp_path / "femnist" / "train.parquet")
+    file = tmp_path / "femnist" / "train.parquet"
+    file.parent.mkdir()
+    file.write_bytes(table) if isinstance(table, bytes) else pq.write_table(table, file)
     refuses(message, data.femnist, 3, tmp_path)
-
-
-def test_a_file_that_is_no_parquet_is_refused(tmp_path):
-    (tmp_path / "femnist").mkdir()
-    (tmp_path / "femnist" / "train.parquet").write_bytes(b"nothing")
-    refuses("cannot be read as FEMNIST", data.femnist, 1, tmp_path)
 
 
 def test_each_node_holds_its_writers_and_a_fifth_of_each_is_held_back(tmp_path):
