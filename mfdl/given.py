@@ -16,19 +16,16 @@ Value = TypeVar("Value")
 
 
 class Given(str, Generic[Value]):
-    """The text own:LABEL:HASH of an object, and the object itself.
+    """The text own:LABEL:HASH of an object, and the object itself as `value`.
 
     >>> given = Given.named("my task", "0123456789abcdef01", object())
     >>> given, given.label
     ('own:my-task:0123456789abcdef', 'my-task')
-
-    Attributes: value: the object.
     """
 
     value: Value
 
     def __new__(cls, text: str, value: Value) -> Given[Value]:
-        """The text as it is; `named` makes one."""
         given = super().__new__(cls, text)
         given.value = value
         return given
@@ -43,7 +40,6 @@ class Given(str, Generic[Value]):
 
     @property
     def label(self) -> str:
-        """The label alone, for tables and pictures."""
         return label_of(self)
 
 

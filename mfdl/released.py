@@ -67,11 +67,10 @@ class ReleasedModel:
 
     @property
     def is_last(self) -> bool:
-        """The last models themselves."""
         return parse(self.model).name == "last" and not self.rounds_of_gossip
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
-        """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
+        """a_r, shape (num_steps,), their sum 1."""
         weights: StepWeights = MODELS.make(self.model)
         return weights(check.integer_at_least(1, num_steps=num_steps))
 
@@ -84,7 +83,6 @@ class ReleasedModel:
         return product
 
     def describe(self) -> str:
-        """In the words that it can be made of."""
         return self.model + (f"+{self.rounds_of_gossip}" if self.rounds_of_gossip else "")
 
 
