@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 from ..progress import Progress, reporter
 from ..runs import options
-from ..runs.options import OnGraph, Option, Protects, require_member
+from ..runs.options import OnGraph, Option, Protects
 from ..runs.output import circumstances, json_number, require_folder, rounded_up
 from . import terminal
 from .terminal import Answer, command
@@ -77,7 +77,7 @@ class AttackConfig(Protects, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_member("trust model", self.trust, trust.base.MODELS)
+        require_known("trust model", self.trust, trust.base.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
                 f"--trust {self.trust} has several possible attackers, but an attack needs one; use one of "
@@ -85,7 +85,7 @@ class AttackConfig(Protects, OnGraph):
             )
         registry.check_name(self.name)
         self.parameters()
-        require_member("kind of gradients", self.gradients, tuple(GRADIENTS))
+        require_known("kind of gradients", self.gradients, tuple(GRADIENTS))
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give --noise-std or --mu, not both.")
         if not self.noisy and (self.noise_std is not None or self.mu is not None):

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known, unknown_name
 from ..runs import options
-from ..runs.options import OnGraph, Option, TakesPart, require_member, require_steps
+from ..runs.options import OnGraph, Option, TakesPart, require_steps
 
 if TYPE_CHECKING:
     from ..objective import ErrorWeights
@@ -84,7 +84,7 @@ class AccountConfig(TakesPart, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_member("trust model", self.trust, trust.base.MODELS)
+        require_known("trust model", self.trust, trust.base.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
         names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")

@@ -16,7 +16,7 @@ from .. import check, factorization, graphs
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known, unknown_name
 from ..factorization import Factorization, FactorizationProblem, MaximumProblem
 from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
 from ..factorization.groups import Groups
@@ -32,7 +32,6 @@ from ..objective.counted_models import COUNTED_MODELS
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
-from ..runs.options import require_member
 from ..runs.output import json_number, require_writable, versions
 from .configs import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 
@@ -184,7 +183,7 @@ class Job:
         return factorization.factorize_balls_in_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
 
     def _solve_form(self, form: str) -> StructuredFactorization:
-        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
+        require_known("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
         more: dict[str, Any] = {**self.counted, **config.values("bandwidth", "buffers"), "progress": self.progress}
         if config.max_iterations != type(config).max_iterations:
@@ -216,8 +215,8 @@ class Job:
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray | None]:
         check.positive(tolerance=self.limits["tolerance"])
-        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
-        require_member("solver", self.config.solver, factorization.temporal.SOLVERS)
+        require_known("counted_models", self.config.counted_models, COUNTED_MODELS)
+        require_known("solver", self.config.solver, factorization.temporal.SOLVERS)
         if mechanism in PER_NODE:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import extensions
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 from ..graph_formats import FORMATS, LISTED
 from ..runs.option_files import split
-from ..runs.options import require_member
 from . import terminal
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def mechanisms(
     every = {**MECHANISMS, **OF_BALLS_IN_BINS}
     names = list(every) if mechanism is None else list(split(mechanism))
     for name in names or [""]:
-        require_member("mechanism", name, every)
+        require_known("mechanism", name, every)
     rows: list[dict[str, Any]] = [
         {
             "name": name,
