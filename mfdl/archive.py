@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from . import __version__, check, files, matrices
 from .errors import InvalidInput
-from .storable import from_parts, is_storable, stored_parts
+from .spec import from_parts, is_storable, stored_parts
 
 FORMAT = 2
 SUFFIX = ".mfdl"  # of files that mfdl names

@@ -20,8 +20,7 @@ from . import check
 from .check import FloatArray
 from .errors import InvalidInput
 from .gossip import Gossip
-from .spec import Entry, Registry, parse
-from .storable import storable
+from .spec import Entry, Registry, parse, storable
 
 StepWeights: TypeAlias = Callable[[int], FloatArray]
 """A weight for each of T steps, shape (T,)."""

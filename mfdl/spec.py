@@ -1,5 +1,7 @@
 """One way of naming things: a text `name:key=value,...`, and registries of the things that such a text can name.
 
+`Given` is a text that stands for an object of the caller; `storable` marks the classes that files hold, by name.
+
 A function or a class is registered where it is defined. Its name is the kebab-case of its Python name; parameters with
 their types and defaults are read off its signature, its help off its docstring. A text that names nothing is refused
 with the known names, keys or values and the nearest of them.
@@ -322,8 +324,8 @@ def takes_fields_of(
     >>> @takes_fields_of(Sum)
     ... def total(config):
     ...     return config.first + config.second
-    >>> total(1, second=4), total(1), str(inspect.signature(total))
-    (5, 3, "(first: 'int', second: 'int' = 2)")
+    >>> total(1, second=4), str(inspect.signature(total))
+    (5, "(first: 'int', second: 'int' = 2)")
     >>> total(1, seconds=4)
     Traceback (most recent call last):
     ...
@@ -384,3 +386,111 @@ def bound_arguments(
             hint = did_you_mean(unknown, [*known, *elsewhere])
             message = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
         raise TypeError(f"{name}() {message}") from None
+
+
+PREFIX = "own:"
+Value = TypeVar("Value")
+
+
+class Given(str, Generic[Value]):
+    """The text own:LABEL:HASH of an object, and the object itself as `value`.
+
+    >>> given = Given.named("my task", "0123456789abcdef01", object())
+    >>> given, given.label
+    ('own:my-task:0123456789abcdef', 'my-task')
+    """
+
+    value: Value
+
+    def __new__(cls, text: str, value: Value) -> Given[Value]:
+        given = super().__new__(cls, text)
+        given.value = value
+        return given
+
+    @classmethod
+    def named(cls, label: str, content_hash: str, value: Value) -> Given[Value]:
+        """A text of a label, whose other characters than letters, digits and -+_ become hyphens, and a hash."""
+        return cls(f"{PREFIX}{re.sub(r'[^A-Za-z0-9+_]+', '-', label).strip('-')}:{content_hash[:16]}", value)
+
+    def __getnewargs__(self) -> tuple[str, Value]:  # type: ignore[override]  # pickled with the object
+        return str(self), self.value
+
+    @property
+    def label(self) -> str:
+        return label_of(self)
+
+
+def label_of(text: str) -> str:
+    """The label of an object's text; any other text as it is.
+
+    >>> label_of("own:my-task:0123456789abcdef"), label_of("mafalda")
+    ('my-task', 'mafalda')
+    """
+    return text.split(":")[1] if text.startswith(PREFIX) and text.count(":") > 1 else text
+
+
+def value_of(text: Any, option: str) -> Any:
+    """The object of a text, or what is given if it is none.
+
+    Raises: InvalidInput: the text of an object without the object, as it stands in a file.
+    """
+    if isinstance(text, Given):
+        return text.value
+    if isinstance(text, str) and text.startswith(PREFIX):
+        raise InvalidInput(
+            f"{option} {text!r} names an object that was given in Python, and files hold no objects: give the object "
+            f"again, mfdl.compare(..., {option}=...)."
+        )
+    return text
+
+
+Marked = TypeVar("Marked", bound=type)
+
+_CLASSES: dict[str, type] = {}
+_NAMES: dict[type, str] = {}
+
+
+def storable(kind: Marked) -> Marked:
+    """Class decorator: files hold objects of exactly this class, by its name; subclasses are marked themselves.
+
+    Stored is what `stored_fields()` returns, by default the fields of a dataclass that its constructor takes. The class
+    method `from_stored(**fields)`, by default the constructor, makes the object again and checks what it is given.
+    """
+    known = _CLASSES.setdefault(kind.__name__, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise TypeError(f"{kind.__name__} of {kind.__module__} cannot be stored beside that of {known.__module__}.")
+    _CLASSES[kind.__name__], _NAMES[kind] = kind, kind.__name__
+    return kind
+
+
+def stored_as(general: type) -> Callable[[Marked], Marked]:
+    """Class decorator: objects of exactly this class are stored, and come back, as those of a more general one."""
+
+    def mark(kind: Marked) -> Marked:
+        _NAMES[kind] = _NAMES[general]
+        return kind
+
+    return mark
+
+
+def is_storable(value: object) -> bool:
+    """Whether a file may hold the object itself; what it is made of may still be code."""
+    return type(value) in _NAMES
+
+
+def stored_parts(value: Any) -> tuple[str, Mapping[str, Any]]:
+    """The name of the class in files, and what of the object is stored."""
+    if hasattr(value, "stored_fields"):
+        return _NAMES[type(value)], value.stored_fields()
+    names = [field.name for field in dataclasses.fields(value) if field.init]
+    return _NAMES[type(value)], {name: getattr(value, name) for name in names}
+
+
+def from_parts(name: str, fields: Mapping[str, Any]) -> Any:
+    """The object of a class name and its stored fields. Raises: KeyError: no storable class."""
+    kind: Any = _CLASSES[name]
+    return getattr(kind, "from_stored", kind)(**fields)
+
+
+def storable_names() -> tuple[str, ...]:
+    return tuple(sorted(_CLASSES))

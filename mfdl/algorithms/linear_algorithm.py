@@ -43,7 +43,7 @@ from ..operators import OutputRecursion
 from ..operators.structured import StateRecursion, TimeNodeAxis, WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
-from ..storable import storable
+from ..spec import storable
 from . import checks
 from .round import Round, Source, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise

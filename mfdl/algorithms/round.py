@@ -23,7 +23,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
 from ..operators.structured import Map, RecursionMaps
-from ..storable import storable
+from ..spec import storable
 
 Source: TypeAlias = Literal["gradient", "noise"]
 """What enters a round."""

@@ -29,7 +29,7 @@ from ..errors import InvalidInput, require_known
 from ..gossip import Gossip
 from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, reporter
-from ..storable import storable
+from ..spec import storable
 from . import solutions
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 from .setting import checked_stopping, solver_refusals

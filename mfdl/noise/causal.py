@@ -30,7 +30,7 @@ from ..check import FloatArray
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators.structured import StructuredOperator
-from ..storable import storable, stored_as
+from ..spec import storable, stored_as
 from . import base, encoder_arguments
 from .base import NoiseOperator
 from .encoder_arguments import Given, as_encoder, content, given_steps, unwrapped, written_out

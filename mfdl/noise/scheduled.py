@@ -21,7 +21,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import StructuredOperator
-from ..storable import storable
+from ..spec import storable
 from .base import NoiseOperator, flat
 from .causal import CausalNoise
 from .encoder_arguments import Given

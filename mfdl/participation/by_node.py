@@ -24,7 +24,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
+from ..spec import storable
 from .schemes import Participation
 
 

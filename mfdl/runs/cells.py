@@ -17,7 +17,6 @@ from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.solutions import Solutions, keeping
-from ..given import value_of
 from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..objective import Curvature
@@ -26,6 +25,7 @@ from ..privacy import gaussian
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
+from ..spec import value_of
 from .experiment import Experiment
 from .option_files import is_own
 from .options import OnGraph

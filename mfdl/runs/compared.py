@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from .. import check, files
 from ..display import Shown, data_frame
 from ..errors import InvalidInput, unknown_name
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..participation import Participation
 from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
+from ..spec import label_of
 from ..training.run import Run
 from .cells import Plan, Shared, comparison_cells
 from .comparing import comparison_grid, run_comparison

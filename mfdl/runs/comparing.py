@@ -28,12 +28,12 @@ from .. import files
 from ..algorithms.registry import shortsighted
 from ..engines import Engine
 from ..errors import InvalidInput
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import result_key
 from ..pictures.style import write_figure
 from ..privacy.guarantee_texts import in_common
 from ..progress import Advance, Progress, reporter
+from ..spec import label_of
 from ..training import distributed
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import metrics
 from ..errors import InvalidInput
-from ..given import label_of, value_of
+from ..spec import label_of, value_of
 from . import options
 from .option_files import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects

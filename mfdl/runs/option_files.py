@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, did_you_mean, require_known
-from ..given import PREFIX, Given
+from ..spec import PREFIX, Given
 
 if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput
-from ..given import value_of
 from ..graph_formats import SUFFIXES
+from ..spec import value_of
 from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__, display
 from ..errors import InvalidInput
-from ..given import label_of
+from ..spec import label_of
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -13,10 +13,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from scipy import stats
 
 from ..errors import InvalidInput, require_known
-from ..given import label_of
 from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.style import LINE_INCHES, caption_lines, mechanism_looks, quiet, write_caption
+from ..spec import label_of
 from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 

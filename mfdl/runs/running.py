@@ -23,10 +23,10 @@ from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
 from ..factorization.solutions import Solutions
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import metric_of
 from ..progress import Advance, Progress, reporter
+from ..spec import label_of
 from ..training import replay, tasks
 from ..training.replay import replays
 from ..training.replay_config import ReplayConfig

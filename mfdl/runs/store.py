@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from .. import archive, check, errors, files
 from ..archive import SUFFIX
 from ..errors import InvalidInput
-from ..storable import storable
+from ..spec import storable
 from .output import require_folder, versions
 
 if TYPE_CHECKING:

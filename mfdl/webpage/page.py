@@ -26,8 +26,7 @@ from ..metrics import is_accuracy
 from ..pictures.curves import Curves, calm_range
 from ..pictures.drawings import MAX_LABELLED, correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
 from ..pictures.line_charts import Level, Line, LineChart, swatch
-from ..pictures.style import DARK, LIGHT, LINES, POSITIVE, WORDS, Look, plain, readable, series_looks
-from ..pictures.themed_svg import themed_svg
+from ..pictures.style import DARK, LIGHT, LINES, POSITIVE, WORDS, Look, plain, readable, series_looks, themed_svg
 from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
 from ..progress import reporter as progress_screen

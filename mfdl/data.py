@@ -2,7 +2,7 @@
 
 California housing and FEMNIST are written by other libraries, without checksums: their bytes depend on the version.
 FEMNIST is one Parquet file with the columns `image` (a PNG of 28 x 28 grey pixels), `character` (0 to 61) and
-`writer_id`.
+`writer_id`. pooch and scikit-learn are imported inside functions: `graphs`, which must be cheap to import, needs this.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import check, files
-from ..check import FloatArray
-from ..errors import InvalidInput, imported, require_known, unknown_name
-from ..files import NotDelivered, reason, sha256, temporary_beside
-from ..progress import SILENT, reporter
+from . import check, files
+from .check import FloatArray
+from .errors import InvalidInput, imported, require_known, unknown_name
+from .files import NotDelivered, reason, sha256, temporary_beside
+from .progress import SILENT, reporter
+
+__all__ = ["a9a", "california_housing", "expand", "femnist", "fetch", "home", "mnist", "names", "status"]
 
 ENVIRONMENT_VARIABLE = "MFDL_DATA"
 
@@ -441,3 +443,7 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     if len(content) - start != math.prod(shape):
         raise InvalidInput(f"{path} must hold {math.prod(shape)} bytes for shape {shape}, got {len(content) - start}.")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
