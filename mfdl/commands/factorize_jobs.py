@@ -42,10 +42,7 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_obj
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
-
-    Raises: InvalidInput: a graph, groups or a file that cannot be used.
-    """
+    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later."""
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
@@ -82,12 +79,8 @@ def run_factorize(
 
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
-    """The target, its noise, its errors, and every attempted correlation."""
     names = ("correlation", "objective", "lower_bound")
-    tried = [
-        {"noise_std": json_number(std), **{name: getattr(best, name) for name in names}}
-        for _, std, best in solved.tried
-    ]
+    tried = [{"noise_std": json_number(std)} | {n: getattr(best, n) for n in names} for _, std, best in solved.tried]
     return {
         **config.values("participation", "epsilon", "delta", "adjacency"),
         **{name: getattr(solved, name) for name in OF_BINS},
@@ -142,9 +135,7 @@ Solved = Certified | BallsInBinsFactorization
 class Job:
     def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
         self.config, self.groups, self.progress = config, groups, progress
-        self.dynamics = Dynamics(
-            gossip, learning_rate=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-        )
+        self.dynamics = Dynamics(gossip, learning_rate=config.lr, **config.values("momentum", "weight_decay"))
         tolerance = config.tolerance
         if tolerance is None:
             grouped = factorization.seeded_covariances.default_tolerance(groups, config.coalition)
@@ -154,7 +145,6 @@ class Job:
 
     @property
     def made_for(self) -> Cyclic | BallsInBins:
-        """The participation in a file."""
         if self.config.mechanism == SECRET:
             return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
         return self.participation
@@ -176,8 +166,7 @@ class Job:
 
     def _solve_bins(self) -> BallsInBinsFactorization:
         config = self.config
-        target = config.values("epsilon", "delta", "adjacency")
-        noise_std = noise_of_bins(bins=config.period, **target)
+        noise_std = noise_of_bins(bins=config.period, **config.values("epsilon", "delta", "adjacency"))
         options: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
         options |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_balls_in_bins(self.dynamics, config.epochs, config.period, noise_std, **options)

@@ -1,4 +1,4 @@
-"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
+"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, figures in files and pages; looks.
 
 Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import os
 import re
@@ -48,8 +49,7 @@ MINUS = "\u2212"
 class End:
     """End of a line with its name, and words below it.
 
-    Attributes:
-        stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
+    Attributes: stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
         marker: of matplotlib, drawn before the name; gid, tip: see `css` and `themed_svg`.
     """
 
@@ -107,10 +107,7 @@ def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = Non
 
 
 def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10.0) -> None:
-    """Names right of the picture, joined to the ends of their lines, none over another.
-
-    Args: apart: least distance of two names, as a share of the height; size: of their font in points.
-    """
+    """Names right of the picture, joined to the ends of their lines, at least `apart` of the height from each other."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((1.0, end.height))[1]) for end in ends]
     order = ranking(heights)
@@ -173,7 +170,6 @@ def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
 
 
 def plain_steps(axis: Any, count: int) -> None:
-    """At most count + 1 ticks at round values, written as plain numbers."""
     axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
@@ -205,7 +201,6 @@ def caption_lines(caption: str, width: int) -> list[str]:
 
 
 def write_caption(figure: Figure, lines: Sequence[str], *, left: float, top: float) -> None:
-    """The lines from a point given in fractions of the figure."""
     style: dict[str, Any] = {"fontsize": 7.6, "color": QUIET, "va": "top", "linespacing": 1.35}
     figure.text(left, top, "\n".join(lines), **style)
 
@@ -255,9 +250,8 @@ MARKERS = ("o", "s", "^", "D", "P", "v", HOURGLASS)
 class Look:
     """One series.
 
-    Attributes:
-        dashes: lengths drawn and left out, in widths of the line; empty: a solid line. marker: of matplotlib, or empty.
-        note: a few words on the series. index: its place among the series of a page; None: not in a page.
+    Attributes: dashes: lengths drawn and left out, in widths of the line; empty: a solid line. note: a few words on the
+        series. index: its place among the series of a page; None: not in a page.
     """
 
     name: str
@@ -280,19 +274,15 @@ class Look:
         return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
     def handle(self, **style: Any) -> Line2D:
-        """The line of a legend; style: as of Line2D."""
         return Line2D([], [], **self.line, marker=self.marker, markeredgewidth=0, **style)
 
 
 def mechanism_looks(names: Iterable[str]) -> list[Look]:
     """A colour for each name; unknown names have dashed lines."""
-    looks, others = [], 0
+    others, looks = itertools.cycle(MORE_COLOURS), []
     for name in names:
-        if name in KNOWN:
-            looks.append(Look(name, KNOWN[name][0], note=mechanism_note(name)))
-        else:
-            looks.append(Look(name, MORE_COLOURS[others % len(MORE_COLOURS)], DASHED, note=mechanism_note(name)))
-            others += 1
+        colour = KNOWN[name][0] if name in KNOWN else next(others)
+        looks.append(Look(name, colour, () if name in KNOWN else DASHED, note=mechanism_note(name)))
     return looks
 
 
@@ -361,9 +351,10 @@ NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
-    """The drawing, as wide as its place; changes the figure.
+    """The figure, which changes, as an `<svg>` element inside a page, as wide as its place, without fonts and ids.
 
-    Args: title: text for screen readers; looks: the series, each drawn in the variables --cI and --tI of its index I.
+    Colours become CSS variables; the gid of an artist (`css`) its CSS classes; its url a `<title>`.
+    Args: title: for screen readers; looks: the series, each drawn in the variables --cI and --tI of its index I.
     """
     figure.patch.set_visible(False)
     for axes in figure.axes:
@@ -378,10 +369,8 @@ def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the browser has other fonts
         figure.savefig(buffer, format="svg", metadata=NO_METADATA)
     source = ElementTree.fromstring(NOT_IN_XML.sub("\ufffd", buffer.getvalue().decode()))
-    theme = _Theme(
-        {look.colour: look.index for look in looks},
-        {element.attrib["id"]: element for element in source.iter() if "id" in element.attrib},
-    )
+    shapes = {element.attrib["id"]: element for element in source.iter() if "id" in element.attrib}
+    theme = _Theme({look.colour: look.index for look in looks}, shapes)
     root = Element("svg", {"viewBox": source.attrib["viewBox"], "role": "img", "aria-label": title})
     root.extend(list(theme.copies(source)))
     return ElementTree.tostring(root, encoding="unicode")  # escapes every string
@@ -389,10 +378,7 @@ def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Theme:
-    """Copies elements of matplotlib's SVG with their style.
-
-    Attributes: series: from a colour to the index of its series; shapes: elements by id.
-    """
+    """Copies elements of matplotlib's SVG with their style: from a colour to the index of its series; shapes by id."""
 
     series: Mapping[str, int | None]
     shapes: Mapping[str, Element]
