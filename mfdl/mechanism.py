@@ -32,7 +32,7 @@ from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
-from .storable import is_storable
+from .spec import is_storable
 from .trust import TrustModel
 
 if TYPE_CHECKING:

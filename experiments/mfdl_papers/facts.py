@@ -20,7 +20,7 @@ from typing import Any
 
 from mfdl.errors import unknown_name
 from mfdl.extensions import Citation
-from mfdl.runs.option_files import read_toml
+from mfdl.runs.option_files import OptionFile
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
@@ -77,7 +77,7 @@ class Fact:
 
 def toml_table(paper: str, kind: str) -> dict[str, Any]:
     """What `PAPER/KIND.toml` holds: "facts" or "figures" of a paper."""
-    return read_toml(Path(__file__).parent / paper / f"{kind}.toml")
+    return OptionFile(Path(__file__).parent / paper / f"{kind}.toml").content
 
 
 @functools.cache

@@ -43,7 +43,7 @@ from ..objective.error_weights import ALL_MODELS
 from ..operators import WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
-from ..storable import storable
+from ..spec import storable
 from . import checks
 from .round import LinearRecursion, Round, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise

@@ -15,10 +15,9 @@ from ..errors import InvalidInput, unknown_name
 from ..factorization import load
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
-from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
 from ..participation import BallsInBins, Participation
-from ..spec import Parameter, setting
+from ..spec import PREFIX, Parameter, setting, value_of
 from . import over_nodes
 from .checks import builder
 from .factorized import mf_dsgd
@@ -27,7 +26,7 @@ from .mechanism_names import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, Mechan
 
 FILE_PREFIX = "file:"
 OUTSIDE = (FILE_PREFIX, PREFIX)
-"""Beginnings of the names of what no entry of the registry has: files, and objects of the caller (`mfdl.given`)."""
+"""Beginnings of the names of what no entry of the registry has: files, objects of the caller (`spec.Given`)."""
 WEIGHTS_MARK = "@"
 
 

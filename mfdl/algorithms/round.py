@@ -27,7 +27,7 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import Map, OutputRecursion, RecursionMaps, StateRecursion, TimeNodeAxis
-from ..storable import storable
+from ..spec import storable
 
 Made = TypeVar("Made")
 Source: TypeAlias = Literal["gradient", "noise"]

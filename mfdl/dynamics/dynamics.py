@@ -37,8 +37,7 @@ from ..display import short_repr
 from ..errors import InvalidInput, UnusualSetting, require_known
 from ..gossip import Gossip
 from ..operators import RecursionMaps
-from ..spec import Entry, Registry
-from ..storable import storable
+from ..spec import Entry, Registry, storable
 from . import polynomials
 from .polynomials import POLYNOMIALS, POWERS
 

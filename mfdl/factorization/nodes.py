@@ -25,8 +25,7 @@ from ..errors import InvalidInput
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 from .temporal import evaluate

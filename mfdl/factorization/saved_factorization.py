@@ -26,7 +26,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
 from ..participation import Participation
-from ..storable import storable
+from ..spec import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .nodes import NodeFactorizations
 from .seeded_covariances import SpatialFactorization, checked_groups

@@ -31,7 +31,7 @@ from ..errors import InvalidInput, require_known, unknown_name
 from ..gossip import Gossip
 from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, reporter
-from ..storable import storable
+from ..spec import storable
 from . import solutions
 from .setting import checked_stopping, solver_refusals
 

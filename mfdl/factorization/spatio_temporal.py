@@ -33,8 +33,7 @@ from ..noise import JointNoise, NoiseOperator, SpatioTemporalNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .seeded_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals

@@ -27,8 +27,7 @@ from ..objective import ErrorWeights, Probes
 from ..objective.estimated_grams import EstimatedGram
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .encoders import square_root_series
 from .setting import SHAPES, STEPS, USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals

@@ -24,7 +24,7 @@ from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..participation import Participation
 from ..sensitivity.elliptope import maximise
-from ..storable import storable
+from ..spec import storable
 from .setting import checked_stopping, solver_refusals
 from .solutions import solved
 

@@ -26,7 +26,7 @@ from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..matrices import read_only
-from ..storable import storable
+from ..spec import storable
 from .matrix import Gossip, GossipMatrix, strongly_connected
 from .sequences import GossipSequence
 

@@ -28,7 +28,7 @@ from ..errors import InvalidInput
 from ..floats import EPS
 from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
-from ..storable import storable
+from ..spec import storable
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import check
 from ..errors import InvalidInput
 from ..matrices import content_hash
-from ..storable import storable
+from ..spec import storable
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
 
 if TYPE_CHECKING:

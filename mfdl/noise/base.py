@@ -31,7 +31,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import Selection, StructuredOperator
-from ..storable import storable, stored_as
+from ..spec import storable, stored_as
 from .encoder_arguments import Given, as_encoder, content, given_steps, unwrapped, written_out
 
 

@@ -26,7 +26,7 @@ from ..check import FloatArray
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import StructuredOperator
-from ..storable import storable
+from ..spec import storable
 from .base import CausalNoise, LocalNoise, NoiseOperator, flat, require_products_kept
 from .encoder_arguments import Given, block_causal
 

@@ -23,7 +23,7 @@ from mfdl_solvers.pattern_sets import CommonPatterns, PatternSet, ProductPattern
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
+from ..spec import storable
 from .schemes import Participation
 
 

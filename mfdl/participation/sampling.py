@@ -13,7 +13,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
+from ..spec import storable
 from .schemes import (
     SCHEMES,
     Cyclic,

@@ -22,8 +22,7 @@ from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, 
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..spec import Entry, Registry
-from ..storable import storable
+from ..spec import Entry, Registry, storable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ from ..operators import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
-from ..storable import storable
+from ..spec import storable
 from .exact_arithmetic import MAX_ENTRIES, independent_rows, rank_and_outside
 from .forms import INJECTIONS, ViewGram
 from .forms import dense_form as rational_form

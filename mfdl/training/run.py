@@ -20,7 +20,7 @@ from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..privacy.guarantee import Guarantee
-from ..storable import storable
+from ..spec import storable
 from ..trust import TrustModel
 from ..trust.base import node_indices
 from .clipping import parse_rule

@@ -22,8 +22,7 @@ from ..algorithms import LinearAlgorithm
 from ..display import short_repr
 from ..entries import exact_entries
 from ..errors import InvalidInput
-from ..spec import Entry, Registry
-from ..storable import storable
+from ..spec import Entry, Registry, storable
 from .knowledge import Knowledge, Mask
 from .view import RELEASES, AlgorithmView
 

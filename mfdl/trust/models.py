@@ -25,7 +25,7 @@ from ..algorithms.round import Round
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
-from ..storable import stored_as
+from ..spec import stored_as
 from .base import MODELS, Mask, TrustModel, held_by, node_indices, shipped
 from .knowledge import Knowledge
 

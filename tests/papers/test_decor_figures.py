@@ -340,7 +340,7 @@ def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, capsys, 
     put = register_mnist(
         monkeypatch, tmp_path, rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8), np.arange(2112) % 10, 2048
     )
-    home = put(*data.registered_files.mnist_files("train"), *data.registered_files.mnist_files("test"))
+    home = put(*data.mnist_files("train"), *data.mnist_files("test"))
     monkeypatch.setattr(mnist, "QUICK_STEPS", 2)
     options = ["--quick", "--json", "--jobs", "1", "--data-home", str(home), "--out", str(tmp_path / "out")]
     assert main(["reproduce", "decor-1c", *options]) == 0

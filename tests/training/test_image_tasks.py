@@ -22,7 +22,6 @@ from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
 from mfdl import data, files, tasks
 from mfdl.commands import main
-from mfdl.data import registered_files
 from mfdl.errors import MissingExtra
 
 
@@ -32,7 +31,7 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.gz"
         path.write_bytes(idx(array))
-        read = data.registered_files.read_idx(path)
+        read = data.read_idx(path)
     assert read.dtype == np.uint8
     assert read.shape == tuple(shape)
     np.testing.assert_array_equal(read, array)
@@ -52,7 +51,7 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
 )
 def test_files_that_are_not_idx(tmp_path, content, message):
     (tmp_path / "file.gz").write_bytes(content)
-    refuses(message, data.registered_files.read_idx, tmp_path / "file.gz")
+    refuses(message, data.read_idx, tmp_path / "file.gz")
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (110, 28, 28)).astype(np.uint8)
@@ -65,7 +64,7 @@ def small(monkeypatch, tmp_path):
     return register_mnist(monkeypatch, tmp_path, IMAGES, LABELS, num_train=80)
 
 
-TRAIN, TEST = data.registered_files.mnist_files("train"), data.registered_files.mnist_files("test")
+TRAIN, TEST = data.mnist_files("train"), data.mnist_files("test")
 
 
 def test_the_full_set(small):
@@ -173,8 +172,8 @@ def test_parameters_that_cannot_be_used(small, changes, message):
 def test_images_and_labels_must_fit(small, monkeypatch):
     home = small(*TRAIN, *TEST)
     content = idx(LABELS[:29])
-    file = dataclasses.replace(data.registered_files.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(data.registered_files.REGISTRY, TEST[1], file)
+    file = dataclasses.replace(data.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.REGISTRY, TEST[1], file)
     (home / TEST[1]).write_bytes(content)
     refuses(r"got shapes \(30, 28, 28\) and \(29,\)", data.mnist, "test", home)
     refuses("unknown part of MNIST 'tset'; did you mean", data.mnist, "tset", home)
@@ -230,7 +229,7 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     wanted = digits_of_writers(4, 5)
     for got, expected in zip((images, characters, writers), (*wanted[:2], np.arange(20) // 5), strict=True):
         np.testing.assert_array_equal(got, expected)
-    assert data.fetch(data.registered_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
+    assert data.fetch(data.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
     assert (len(flower), [path.name for path in (tmp_path / "femnist").iterdir()]) == (1, ["train.parquet"])
 
 
@@ -243,16 +242,16 @@ def test_the_command_fetches_and_lists_it(flower, tmp_path, capsys):
 @pytest.mark.parametrize(("before", "during"), [(None, "0"), ("1", "1")])
 def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(tmp_path, monkeypatch, before, during):
     """A stand-in that reads the variable as flwr_datasets/common/telemetry.py of version 0.5 does, at import."""
-    monkeypatch.setenv(registered_files.TELEMETRY, str(before))  # so that the end of the test restores it
+    monkeypatch.setenv(data.TELEMETRY, str(before))  # so that the end of the test restores it
     if before is None:
-        monkeypatch.delenv(registered_files.TELEMETRY)
+        monkeypatch.delenv(data.TELEMETRY)
     package = tmp_path / "flwr_datasets.py"
     package.write_text('import os\nenabled = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     del sys.modules["flwr_datasets"]
     with pytest.raises(files.NotDelivered, match="FederatedDataset"):
-        registered_files.download_femnist(tmp_path / "train.parquet", "")
+        data.download_femnist(tmp_path / "train.parquet", "")
     stand_in = sys.modules["flwr_datasets"]
     assert stand_in.enabled == during
 
@@ -280,7 +279,7 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
     folder.mkdir(parents=True)
     images, characters, names = digits_of_writers(12, 20)
     pq.write_table(table_of(images, characters, names), folder / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(registered_files, "FEMNIST_SOURCE", str(folder.parent))
+    monkeypatch.setattr(data, "FEMNIST_SOURCE", str(folder.parent))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     task = tasks.femnist(4, tmp_path, writers=3)
     partitioner = flwr_datasets.partitioner.GroupedNaturalIdPartitioner(partition_by="writer_id", group_size=3)

@@ -179,8 +179,8 @@ def put(monkeypatch, tmp_path):
     """Puts a file's content into the data folder and registers its checksum."""
 
     def put(name, content):
-        file = dataclasses.replace(data.registered_files.REGISTRY[name], sha256=hashlib.sha256(content).hexdigest())
-        monkeypatch.setitem(data.registered_files.REGISTRY, name, file)
+        file = dataclasses.replace(data.REGISTRY[name], sha256=hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(data.REGISTRY, name, file)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
 
@@ -201,8 +201,8 @@ def test_the_registry_names_the_published_files():
         "libsvm/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
     }
     for name, checksum in checksums.items():
-        assert data.registered_files.REGISTRY[name].sha256 == checksum
-        (url,) = data.registered_files.REGISTRY[name].urls
+        assert data.REGISTRY[name].sha256 == checksum
+        (url,) = data.REGISTRY[name].urls
         assert url == f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{Path(name).name}"
 
 

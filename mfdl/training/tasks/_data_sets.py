@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from ... import check, data
-from ...data.registered_files import A9A_FEATURES, mnist_files
+from ...data import A9A_FEATURES, mnist_files
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
