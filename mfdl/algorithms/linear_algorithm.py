@@ -33,8 +33,7 @@ from scipy.sparse.linalg import LinearOperator
 from .. import check, matrices
 from ..check import FloatArray
 from ..display import Shown
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import PlainRounds
+from ..dynamics import Dynamics, PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..objective import ErrorWeights
