@@ -32,8 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check, matrices, objective
 from ..check import FloatArray
 from ..display import Shown
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import PlainRounds
+from ..dynamics import Dynamics, PlainRounds
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import NoiseOperator

@@ -18,8 +18,7 @@ import scipy.sparse as sp
 from .. import check
 from ..check import FloatArray
 from ..display import short_repr
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import Averaging, Entries, cost_to_go, effects, responses
+from ..dynamics import Averaging, Dynamics, Entries, cost_to_go, effects, responses
 from ..errors import InvalidInput, require_known
 from ..released import ReleasedModel
 from .curvature import Curvature, CurvedDynamics

@@ -34,7 +34,7 @@ from mfdl_solvers.arithmetic import blas_threads
 
 from .. import check, matrices
 from ..check import FloatArray
-from ..dynamics.dynamics import POWERS, ByModes, ByNodes
+from ..dynamics import POWERS, ByModes, ByNodes
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.randomized import Moments, RandomGossip
 from .counted_models import CountedModels, finite_gram

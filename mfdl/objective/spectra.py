@@ -19,8 +19,7 @@ from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import ByModes, Entries
+from ..dynamics import ByModes, Dynamics, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from .counted_models import CountedModels
 from .curvature import ROUNDING, nodes_needed, quadrature

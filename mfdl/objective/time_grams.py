@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from mfdl_solvers.arithmetic import blas_threads
 
 from ..check import FloatArray
-from ..dynamics.dynamics import Averaging, ByModes, ByNodes, Entries
+from ..dynamics import Averaging, ByModes, ByNodes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.changing import presence
 from ..noise.general import require_joint_size

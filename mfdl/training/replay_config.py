@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import check, metrics
 from ..check import FloatArray
 from ..display import short_repr
-from ..dynamics.dynamics import MAX_RATE_RATIO
+from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
