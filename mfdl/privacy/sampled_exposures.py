@@ -266,7 +266,6 @@ class SampledExposures(Exposures, abc.ABC):
 
 
 def _fingerprint(given: LinearAlgorithm | View, privacy: Privacy) -> Fingerprint:
-    """The fingerprint of a question under secret sampling. Raises: as `_require_usual` and `privacy_of_view`."""
     if isinstance(given, View):
         return view_fingerprint(given, privacy_of_view(given, privacy))
     _require_usual(given.participation, privacy, METHODS)
@@ -363,13 +362,11 @@ def secret_accountant(
     Args: samples: whether numbers by Monte Carlo can be had, of algorithms; fresh: whether noise must be fresh in every
         step.
 
-    The accountant raises:
-        InvalidInput: an argument out of range.
-        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
-            elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
-            encoder over both; noise correlated over time, if it must be fresh.
-    Its cost: that of the noise's pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages
-    are hidden and the views are adaptive, or numbers for non-adaptive gradients are needed.
+    The accountant raises UnsupportedMechanism where amplification is not proven: an option that only public patterns
+    have; noise added elsewhere than gradients; noise that correlates time and nodes together and is known in part, or
+    has no encoder over both; noise correlated over time, if it must be fresh. Its cost: that of the noise's
+    pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages are hidden and the views are
+    adaptive, or numbers for non-adaptive gradients are needed.
     Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md; the pairs of one step of Poisson sampling are those
         of arXiv:1908.10530 and arXiv:2106.08567.
     """
@@ -412,7 +409,6 @@ def secret_accountant(
 def _view_exposures(
     exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
 ) -> SampledExposures:
-    """Losses of a view given as matrices: nothing is known of messages beyond it."""
     q = privacy_of_view(view, privacy)
     scheme = cast("Sampled", q.scheme(view))
     _require_usual(scheme, dataclasses.replace(q, participation=None), METHODS[:2])
@@ -457,7 +453,6 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     """The noise that a target requires of local encoders under balls-in-bins, for `factorize_balls_in_bins`.
 
     Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
-    Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
     """
     epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
     BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
 from mfdl import gossip, graphs
-from mfdl.privacy.adaptive.shift_problem import worst_patterns
-from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
+from mfdl.privacy.shift_problem import worst_patterns
+from mfdl.privacy.shift_reduction import ShiftProblem, cost_upper_bound, solve
 from mfdl.testing import exact_cost, linear_systems_with_record, quadratic_program_value
 
 REFERENCE_ACCURACY = 1e-6  # relative, of an interior-point solver
@@ -150,7 +150,7 @@ class TestTheProgram:
         problem = florentine(0.9, divisors=np.arange(1.0, 16.0), rates=1 / np.sqrt(np.arange(1.0, 11.0)))
         patterns = [range(10), [0], [1, 4, 7]]
         together = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_reduction.CHUNK_ENTRIES", 1)
+        monkeypatch.setattr("mfdl.privacy.shift_reduction.CHUNK_ENTRIES", 1)
         apart = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
         assert together.sensitivity_squared.shape == (3, 3)
         assert_allclose(together.sensitivity_squared, apart.sensitivity_squared, rtol=1e-6)
@@ -159,7 +159,7 @@ class TestTheProgram:
 
     def test_sparse_and_dense_products_agree(self, monkeypatch):
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.DENSE_BYTES", 0)
+        monkeypatch.setattr("mfdl.privacy.shift_problem.DENSE_BYTES", 0)
         assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
 
 
@@ -210,7 +210,7 @@ class TestRepeatedRounds:
         victims, pattern = [2, 3, 4], range(0, 480, period)
         long = solve(problem, victims, [pattern])
         assert long.converged
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.SHORTEST", 10**9)
+        monkeypatch.setattr("mfdl.privacy.shift_problem.SHORTEST", 10**9)
         whole = solve(problem, victims, [pattern])
         assert long.iterations <= 0.7 * whole.iterations
         assert_allclose(long.sensitivity_squared, whole.sensitivity_squared, rtol=1e-8)

@@ -1,16 +1,14 @@
 """The Gram matrix X_u of what a view reveals about one node, by the cheapest form that covers the view.
 
-X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of
-sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
+X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of sum X_u[s, t] <g_s, g_t>. The
+forms, all giving the same X:
 
-- all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
-  (`separable`);
-- one combination of the messages, where it is a recursion of its own (`known_states`);
-- states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
-- modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
-  `range_and_null_space`);
-- every matrix of one rank near the given one, where a bare view asks for it (`dense_form`);
-- dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
+- all messages seen: the gossip is an injective left factor of A and B and drops out (`separable`);
+- one combination of the messages, and states known up to the nodes' own gradients (`known_states`);
+- part of the messages, node-local noise: modes, null-space form and range form (`hidden_modes`,
+`range_and_null_space`);
+- everything else, rational arithmetic where float64 cannot tell its ranks, and every matrix of one rank near the given
+one, where a bare view asks for it (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
 Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is
@@ -174,9 +172,8 @@ def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
 def _with_known_gradients(
     view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
 ) -> list[ViewGram]:
-    """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
-
-    Args: last: the form that was tried last.
+    """Grams with a leak at every step whose gradient of the victim is known; undecided ones (of the `last` form) leak
+    everywhere.
     """
     unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=last, upper=True)
     complete = [grams.get(u) or unknown for u in victims]

@@ -2,7 +2,7 @@
 
 Connected parts of the pattern of F share no noise, so each stands for itself: a row alone is one over its variance,
 parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has noise of its own
-(`enclosed`). No array has more than DENSE_ROWS rows.
+(`enclosed`).
 
 F F^T = D + R R^T, D > 0 the variance of the columns that one row alone has. Scaled by D it is S = I + P with spectrum
 in [1, b]. For every vector x and r = e_u - S x,
@@ -10,9 +10,9 @@ in [1, b]. For every vector x and r = e_u - S x,
     e_u^T S^-1 e_u = 2 x_u - x^T S x + r^T S^-1 r,    |r|^2 / b <= r^T S^-1 r <= |r|^2,
 
 so any x is a certificate, and x = sum_j c_j T_j(S') e_u, with Chebyshev polynomials of S moved to [-1, 1], needs of the
-graph what lies within k edges of u: all products of the T_j are moments e_u^T T_i(S') e_u, i <= 2 k, which take
-|T_j e_u|^2 and <T_j e_u, T_j+1 e_u>. The best c is a Gauss-Radau rule (Golub and Meurant, 1994); what rounding makes
-of it is another c.
+graph what lies within k edges of u: all products of the T_j are moments e_u^T T_i(S') e_u, i <= 2 k, which take |T_j
+e_u|^2 and <T_j e_u, T_j+1 e_u>. The best c is a Gauss-Radau rule (Golub and Meurant, 1994); what rounding makes of it
+is another c.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ EXTREME = 2.0**300  # squares and products of such numbers stay far inside float
 class NodeNoise:
     """The noise that is left of each victim's, arrays (victims,).
 
-    Attributes: inverse: [(F F^T)^+]_uu; errors: how far it may be off; open: the victim's gradient shows without noise,
-        or that cannot be told; upper: only known to be at most this; undecided: nothing at all is told; tolerance: as
-        `whitening` says.
+    Attributes: inverse: [(F F^T)^+]_uu, within `errors`; open: the victim's gradient shows without noise, or that
+        cannot be told; upper: only known to be at most this; undecided: nothing is told; tolerance: as `whitening`
+        says.
     """
 
     inverse: FloatArray

@@ -2,17 +2,14 @@
 
 Whatever a solver proposes is repaired and recomputed here, rounded up. Algorithms and trust models are not known here.
 
-Rounds that are alike: let all rounds of a step be those of the next step, in their masks, weights, rates and constants,
-and let a feasible choice of shifts be moved by one step, with no shifts in the step that is new. It is feasible for the
+Rounds that are alike: let all rounds of a step be those of the next step, in their masks, weights, rates and constants.
+A feasible choice of shifts that is moved by one step, with no shifts in the step that is new, is feasible for the
 pattern that is moved, and costs no more where the cost of a step is at most that of the step it came from,
 
 - one step later, if no final model is released: nothing is required at the end;
 - one step earlier, if all are: what is left at the end is zero, and so it stays one step longer.
 
 So of patterns that are the same but for a shift in time the first bounds all in the one case, the last in the other.
-
-The best shifts of a long run that repeats are those of a shorter run at both ends, and repeat between, up to what
-decays with the distance from the ends. They are a start for the solver, and no bound rests on them.
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from ... import check
-from ...check import FloatArray
-from ...errors import InvalidInput
-from ...floats import UNIT
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..floats import UNIT
 
 BoolArray: TypeAlias = NDArray[np.bool_]
 SMALLEST, LARGEST = 1e-60, 1e60  # range of rates, divisors and weights: their squares and ratios stay normal numbers
@@ -46,8 +43,8 @@ class ShiftProblem:
     step t, message_j = x_j - eta_t (g_j(x_j) + noise_j(t)) / m_j; in a gossip round, message_j = x_j.
 
     Attributes:
-        mixing: |W_r|, R matrices of shape (n, n), dense or sparse, entries >= 0; row j weighs what j receives.
-            Passing one object for equal rounds saves memory.
+        mixing: |W_r|, R matrices of shape (n, n), entries >= 0; row j weighs what j receives. One object for equal
+            rounds.
         step_of_round: (R,) gradient step of each round, -1 for a gossip round; the steps 0 .. T - 1 in order.
         rates: (T,) public step sizes eta_t >= 0; a step with rate 0 moves nothing, and its noise hides nothing.
         lipschitz: (T,) L_t >= 0 such that x -> x - eta_t g_j(x) / m_j is L_t-Lipschitz for every node and record.
@@ -55,18 +52,17 @@ class ShiftProblem:
         seen: (R, n) the message of j in round r is seen, so r_j(r) = 0.
         pinned: (R + 1, n) s_j(r) = 0 is required: the model of j before round r (r = R: the final model) is seen or
             released, or the gradient of j in round r is known. A victim whose own gradients are known has infinite
-            loss; that case is the caller's and must not be asked for here.
+            loss: the caller's case.
         noisy: (n,) j has noise that the attacker does not know; otherwise a_j = 0.
         noise_gram: X_j = C_j^T C_j of local noise C_j^-1 Z_j, (T, T) for all nodes or (n, T, T); None with
             `noise_weights` None stands for independent noise of standard deviation 1. With b_j(t) = a_j(t) m_j / eta_t,
-            the cost of node j is b_j^T |X_j| b_j where |X_j| (entrywise) is positive semi-definite, always so for
-            X_j >= 0, else sum_t lam_j(t) b_j(t)^2 with lam_j the row sums of |X_j|.
+            the cost of node j is b_j^T |X_j| b_j where |X_j| (entrywise) is positive semi-definite, always so for X_j
+            >= 0, else sum_t lam_j(t) b_j(t)^2 with lam_j the row sums of |X_j|.
         noise_weights: (T, n) lam > 0 instead of a Gram: any lam with diag(lam) >= S^-1 in the positive semi-definite
             order, S the invertible covariance of the noise (shape (T n, T n)) that the attacker does not know.
         present: (T, n) who takes the step; message_j = x_j of the others, without gradient or noise. None: everybody.
 
-    Raises: InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
-        Gram that is not symmetric positive definite.
+    Raises: InvalidInput: wrong shapes, non-finite or negative entries, a Gram that is not symmetric positive definite.
     """
 
     mixing: Sequence[Any]
@@ -277,7 +273,6 @@ class System:
         return rounded
 
     def leaks(self, victim: int, steps: NDArray[np.int64]) -> bool:
-        """Whether the record's own source must vanish at a message that no noise hides."""
         return bool(self.exposed[self.step_rounds[steps], victim].any())
 
     def sources(self, columns: Sequence[tuple[int, NDArray[np.int64]]]) -> FloatArray:
@@ -292,8 +287,8 @@ class System:
     def repaired(self, shifts: FloatArray, source: FloatArray) -> Repaired:
         """The nearest feasible point in the order of rounds, with its cost rounded up.
 
-        All quantities are sums of products of numbers >= 0, so each is inflated by its own relative error bound; the
-        clipped r are then exact numbers, and d - r is an upper bound on what must be absorbed.
+        All quantities are sums of products of numbers >= 0, each inflated by its own relative error bound; d - r is
+        then an upper bound on what must be absorbed.
         """
         R, n, width = source.shape
         absorbed, remaining = np.empty((R, n, width)), np.empty((R, n, width))
@@ -330,7 +325,6 @@ def _stacked(operators: list[Any]) -> Any:
 
 
 def products(weights: Any, right: FloatArray) -> FloatArray:
-    """The matrix of each round times its columns, shape (R, n, B)."""
     if isinstance(weights, np.ndarray):
         return np.asarray(weights @ right)
     out = np.empty_like(right)  # of no round, too
@@ -406,10 +400,12 @@ def worst_patterns(problem: ShiftProblem, patterns: Sequence[Sequence[int]]) -> 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShortRun:
-    """A run with rounds between two ends left out.
+    """A run with rounds between two ends left out: the best shifts of a long run that repeats are those of a shorter
+    run at both ends, and repeat between, up to what decays. They are a start for the solver, and no bound rests on
+    them.
 
-    Attributes: problem: its own; columns: victims and their steps; first, period, repeats: its shifts of the `period`
-        rounds before `first` stand `repeats` times more in the long run.
+    Attributes: first, period, repeats: shifts of the `period` rounds before `first` stand `repeats` times more in the
+        long run.
     """
 
     problem: ShiftProblem
@@ -460,7 +456,6 @@ class ShortRun:
 
 
 def _labels(problem: ShiftProblem) -> NDArray[np.intp]:
-    """Equal numbers for rounds that are alike, shape (R,)."""
     numbers: dict[tuple[object, ...], int] = {}
     labels = []
     for r, t in enumerate(problem.step_of_round.tolist()):
