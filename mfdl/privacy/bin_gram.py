@@ -102,7 +102,8 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
         return known
     columns = victims if causal.local and not causal.shared else victims[:1]
-    return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
+    encoders = (_absolute_encoder(causal.column_encoder(k), causal.column_inverse(k)) for k in columns)
+    return functools.reduce(np.maximum, (_norm_gram(A, bins) for A in encoders))
 
 
 def bin_sums(N: FloatArray, bins: int) -> FloatArray:
@@ -111,10 +112,6 @@ def bin_sums(N: FloatArray, bins: int) -> FloatArray:
     M = N.reshape(epochs, bins, epochs, bins).sum(axis=(0, 2)) * UP
     norms = np.sqrt(M.diagonal())
     return np.asarray(np.minimum(M, np.outer(norms, norms) * UP))
-
-
-def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
-    return _norm_gram(_absolute_encoder(causal.column_encoder(column), causal.column_inverse(column)), bins)
 
 
 def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
@@ -226,13 +223,6 @@ class ProductBound:
     def faint(self) -> float:
         """Squared sensitivity of the Gaussian that the product is close to where noise is large."""
         return self.common + sum(d * count for d, count in self.draws) / self.places
-
-
-def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | None:
-    """N of the worst of these victims, for a covariance of one over nodes; None where noise is fresh in every step."""
-    if algorithm.noise.step_factor is not None:
-        return None
-    return time_gram(algorithm, victims, algorithm.num_steps)
 
 
 def cyclic_poisson_bound(N: FloatArray | None, scheme: CyclicPoisson) -> ProductBound:

@@ -104,6 +104,10 @@ class PublicExposures(Exposures):
 
     losses: Sequence[VictimSensitivity]
 
+    def __post_init__(self) -> None:
+        if not self.losses:
+            raise InvalidInput("losses must be of at least one victim.")
+
     @property
     def each(self) -> tuple[VictimSensitivity, ...]:
         return tuple(self.losses)
@@ -121,8 +125,6 @@ class PublicExposures(Exposures):
         return {u for loss in self.losses for u in victim_nodes(loss.victim)}
 
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        if not self.losses:
-            raise InvalidInput("losses must be of at least one victim.")
         require_unit(privacy.unit, privacy.participation_in(algorithm))
         # the models that a view holds need not be those asked for, and statements name those that it holds
         require_same(self.losses, algorithm, dataclasses.replace(privacy, release=None))
@@ -222,8 +224,6 @@ class ViewExposures(PublicExposures):
         return f"{why[0].upper()}{why[1:]}."
 
     def require(self, algorithm: Any, privacy: Privacy) -> None:
-        if not self.losses:
-            raise InvalidInput("losses must be of at least one victim.")
         wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None

@@ -169,9 +169,9 @@ class SampledExposures(Exposures, abc.ABC):
     def why(self) -> str:
         return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
 
-    @abc.abstractmethod
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
         """The argument of `_unit` for the noise over time of these victims."""
+        return None
 
     @abc.abstractmethod
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
@@ -277,9 +277,6 @@ class PoissonExposures(SampledExposures):
 
     rule, takes_correlated_steps = BY_SAMPLING, False
 
-    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> None:
-        return None
-
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         return 1.0, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)
 
@@ -318,27 +315,26 @@ class PatternExposures(SampledExposures):
         return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
-        return bin_gram.step_gram(algorithm, sorted(group))
+        fresh = algorithm.noise.step_factor is not None
+        return None if fresh else bin_gram.time_gram(algorithm, sorted(group), algorithm.num_steps)
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         bound = type(self).product(gram, self.scheme)
         drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
-        unit = self._simplified(gram, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
-        return 1.0 if gram is None else math.sqrt(bound.largest) * UP, unit
-
-    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """The curve, or a tighter one that says the same."""
-        return curve
+        curve = ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency)
+        return 1.0 if gram is None else math.sqrt(bound.largest) * UP, curve
 
 
 class CyclicPoissonExposures(PatternExposures):
     product = staticmethod(bin_gram.cyclic_poisson_bound)
 
-    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """Poisson sampling of as many steps as epochs, if noise is fresh."""
-        return curve if N is not None else curve.parts[0].at(1.0)
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
+        sensitivity, curve = super()._unit(gram)
+        if gram is None:  # Poisson sampling of as many steps as epochs
+            curve = cast("ProductGaussian", curve).parts[0].at(1.0)
+        return sensitivity, curve
 
 
 class RandomAllocationExposures(PatternExposures):

@@ -100,19 +100,6 @@ def solve(
         return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
 
 
-def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: Any) -> float:
-    """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array; inf where a leak remains."""
-    system = System(problem)
-    column = _columns(problem, [victim], [pattern])
-    proposed = np.nan_to_num(np.array(shifts, dtype=np.float64), nan=0.0)
-    if proposed.shape != (problem.num_rounds, problem.num_nodes):
-        raise InvalidInput(f"shifts must have shape {(problem.num_rounds, problem.num_nodes)}, got {proposed.shape}.")
-    if system.leaks(*column[0]):
-        return math.inf
-    with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
-        return float(system.repaired(proposed[:, :, None], system.sources(column)).value[0])
-
-
 def _solve(
     problem: ShiftProblem,
     columns: list[tuple[int, NDArray[np.int64]]],

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
 from mfdl import gossip, graphs
-from mfdl.privacy.shift_problem import worst_patterns
-from mfdl.privacy.shift_reduction import ShiftProblem, cost_upper_bound, solve
+from mfdl.privacy.shift_problem import System, worst_patterns
+from mfdl.privacy.shift_reduction import ShiftProblem, solve
 from mfdl.testing import exact_cost, linear_systems_with_record, quadratic_program_value
 
 REFERENCE_ACCURACY = 1e-6  # relative, of an interior-point solver
@@ -47,6 +47,14 @@ def florentine(slope, **changes):
 
 def value(problem, victim, pattern, **options):
     return float(solve(problem, [victim], [pattern], **options).sensitivity_squared[0, 0])
+
+
+def cost_upper_bound(problem, victim, pattern, shifts):
+    """mu^2 of one choice of shifts after repair."""
+    system, column = System(problem), (victim, np.array(pattern))
+    with np.errstate(over="ignore", invalid="ignore"):
+        repaired = system.repaired(np.nan_to_num(shifts, nan=0.0)[:, :, None], system.sources([column]))
+    return math.inf if system.leaks(*column) else repaired.value[0]
 
 
 def spread(base, seed, share):
@@ -307,22 +315,11 @@ class TestRefusals:
 
     @each(
         "changes, message",
-        ({"rates": -np.ones(10)}, "rates must be >= 0"),
         ({"rates": np.full(10, 1e-200)}, "rates must lie between"),
-        ({"lipschitz": np.ones(9)}, "one entry per step"),
-        ({"lipschitz": np.full(10, math.inf)}, "lipschitz must be finite"),
-        ({"divisors": np.zeros(15)}, "divisors must be > 0"),
-        ({"mixing": [-np.eye(15)] * 10}, r"mixing\[0\] must hold"),
-        ({"mixing": [np.eye(14)] * 10}, r"mixing\[0\] must have shape"),
-        ({"step_of_round": np.arange(10)[::-1].copy()}, "once, in order"),
-        ({"step_of_round": np.arange(9)}, "one per matrix"),
-        ({"seen": np.zeros((10, 15))}, "seen must be a boolean"),
-        ({"pinned": np.zeros((10, 15), dtype=bool)}, "pinned must be a boolean"),
+        ({"rates": -np.ones(10)}, "rates must lie between"),
+        ({"divisors": np.zeros(15)}, "divisors must lie between"),
         ({"noise_gram": np.ones((10, 10))}, "positive definite"),
-        ({"noise_gram": np.tril(np.ones((10, 10)))}, "symmetric"),
-        ({"noise_gram": np.eye(9)}, "noise_gram must have shape"),
-        ({"noise_gram": np.eye(10), "noise_weights": np.ones((10, 15))}, "not both"),
-        ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have shape"),
+        ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have entries"),
     )
     def test_bad_problems(self, changes, message):
         refuses(message, florentine, 1.0, **changes)
@@ -333,6 +330,3 @@ class TestRefusals:
     )
     def test_bad_victims_and_patterns(self, victim, pattern, message):
         refuses(message, lambda: solve(florentine(1.0), [victim], [pattern]))
-
-    def test_shifts_of_the_wrong_shape(self):
-        refuses("shifts must have shape", lambda: cost_upper_bound(florentine(1.0), 1, [0], np.zeros((10, 14))))

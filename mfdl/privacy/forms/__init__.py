@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from ...errors import UnsupportedMechanism
 from ...matrices import once
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
+from ..owners import victim_nodes
 from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import DenseForm, Fractions, Nearby
 from .hidden_modes import HiddenModes
@@ -72,17 +74,8 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
     """
-    grams_by_victim: dict[int, ViewGram] = {}
-    undecided = list(dict.fromkeys(victims))
-    answered = False
-    with blas_threads(view.num_rows):
-        for form in _forms(view, undecided):
-            grams_by_victim |= _grams_of_form(view, form, undecided)
-            undecided = [u for u in undecided if u not in grams_by_victim]
-            answered = answered or form.of_any_view
-            if not undecided:
-                break
-    if undecided and not answered:
+    grams_by_victim, answered = _by_forms(view, victims, _grams_of_form)
+    if len(grams_by_victim) < len(set(victims)) and not answered:
         rows, columns = view.noise.shape
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
@@ -93,15 +86,23 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
 def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
     """X_S of the owners S of one record, by the first form that has it; without groups that none has."""
-    grams: dict[Group, ViewGram | Blocks] = {}
-    undecided = list(dict.fromkeys(groups))
+    return _by_forms(view, groups, _joint_of_form)[0]
+
+
+def _by_forms(
+    view: View, victims: Sequence[Any], answers: Callable[[View, ViewForm, Sequence[Any]], dict[Any, Any]]
+) -> tuple[dict[Any, Any], bool]:
+    """(answers of the first form that has one for each victim, whether a form of any view was asked)."""
+    grams: dict[Any, Any] = {}
+    undecided, of_any_view = list(dict.fromkeys(victims)), False
     with blas_threads(view.num_rows):
-        for form in _forms(view, [u for group in undecided for u in group]) if undecided else ():
-            grams |= _joint_of_form(view, form, undecided)
-            undecided = [group for group in undecided if group not in grams]
+        for form in _forms(view, [u for victim in undecided for u in victim_nodes(victim)]) if undecided else ():
+            grams |= answers(view, form, undecided)
+            undecided = [victim for victim in undecided if victim not in grams]
+            of_any_view = of_any_view or form.of_any_view
             if not undecided:
                 break
-    return grams
+    return grams, of_any_view
 
 
 def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:

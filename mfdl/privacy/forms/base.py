@@ -158,9 +158,9 @@ class ViewForm(abc.ABC):
     def from_algorithm(cls, view: AlgorithmView) -> Self | None:
         return None
 
-    @abc.abstractmethod
     def cost(self, victims: Sequence[int]) -> float:
-        """About how many multiplications `grams` takes."""
+        """About how many multiplications `grams` takes, of a form by structure."""
+        return 0.0
 
     @abc.abstractmethod
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:

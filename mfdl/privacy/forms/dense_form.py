@@ -89,8 +89,8 @@ class DenseForm(GroupForm):
     def from_view(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
             return cls.from_injections(view.algorithm, view.knowledge)
-        form = cls(view, given=view.entries_given)
-        return form if form.work <= MAX_DENSE_WORK else None
+        rows, columns = view.noise.shape
+        return cls(view, given=view.entries_given) if float(rows) ** 2 * columns <= MAX_DENSE_WORK else None
 
     @classmethod
     def from_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
@@ -99,19 +99,6 @@ class DenseForm(GroupForm):
             return None
         N = algorithm.noise.matmat(np.eye(columns)) * ~knowledge.known_noise.ravel()
         return cls(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), given=False)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether rational arithmetic decides what is left undecided here."""
-        return self.given and Fractions.from_view(self.view) is not None
-
-    @property
-    def work(self) -> float:
-        rows, columns = self.view.noise.shape
-        return float(rows) ** 2 * columns
-
-    def cost(self, victims: Sequence[int]) -> float:
-        return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         victims = list(dict.fromkeys(u for group in groups for u in group))
@@ -122,11 +109,12 @@ class DenseForm(GroupForm):
         in_float64 = white.leaks
         white = self._with_exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
+        decided_next = self.given and Fractions.from_view(view) is not None
         out: list[ViewGram | None] = []
         for group in groups:
             columns = group_columns(group, victims, view.axis.num_steps)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
-            if doubt.any() and (self.is_small or not leaks.any()):
+            if doubt.any() and (decided_next or not leaks.any()):
                 out.append(None)
                 continue
             upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
@@ -249,18 +237,9 @@ class Fractions(GroupForm):
 
     @classmethod
     def from_view(cls, view: View) -> Self | None:
-        if not view.entries_given:
-            return None
         rows, columns = view.noise.shape
-        return (
-            cls(view)
-            if rows <= MAX_RATIONAL_ROWS and rows * (columns + view.axis.size) <= MAX_RATIONAL_ENTRIES
-            else None
-        )
-
-    def cost(self, victims: Sequence[int]) -> float:
-        rows, columns = self.view.noise.shape
-        return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
+        few = rows <= MAX_RATIONAL_ROWS and rows * (columns + view.axis.size) <= MAX_RATIONAL_ENTRIES
+        return cls(view) if few and view.entries_given else None
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
@@ -308,10 +287,6 @@ class Nearby(GroupForm):
     @classmethod
     def from_view(cls, view: View) -> Self | None:
         return cls(view) if view.rank == "numerical" else None
-
-    def cost(self, victims: Sequence[int]) -> float:
-        rows, columns = self.view.noise.shape
-        return float(rows) ** 2 * (columns + self.view.axis.num_steps) * len(victims)
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         return [self._gram(group) for group in groups]

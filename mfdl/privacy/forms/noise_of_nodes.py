@@ -27,7 +27,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...check import FloatArray
 from ...floats import UNIT
-from .whitening import WhitenedColumns, whiten
+from .whitening import whiten
 
 DENSE_ROWS = 2000  # rows up to which a part is decomposed: a minute
 MEETING = 1e-6
@@ -92,46 +92,20 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
     return dataclasses.replace(bounds, tolerance=tolerance)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class JointNodeNoise:
-    """The same for nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
-
-    inverse: FloatArray
-    errors: FloatArray
-    open: NDArray[np.bool_]
-    upper: NDArray[np.bool_]
-    tolerance: float
-
-
-def joint_node_noise(factor: sp.csr_array, known: NDArray[np.bool_], nodes: Sequence[int]) -> JointNodeNoise | None:
-    """[(F F^T)^+] of some rows and columns, where an attacker knows some columns of F; None of over DENSE_ROWS rows."""
+def joint_node_noise(factor: sp.csr_array, known: NDArray[np.bool_], nodes: Sequence[int]) -> NodeNoise | None:
+    """The same for nodes together, `inverse` and `errors` (nodes, nodes); None of over DENSE_ROWS rows."""
     if factor.shape[0] > DENSE_ROWS:
         return None
     F = sp.csr_array(factor @ sp.diags_array((~known).astype(np.float64)))
-    white = _white(F, np.asarray(nodes, dtype=np.intp))
-    return JointNodeNoise(
-        white.whitened.T @ white.whitened,
-        white.gram_error(),
-        white.leaks | white.undecided,
-        white.undecided | (white.leaks & white.assumed),
-        white.tolerance,
-    )
+    return _whitened(F, np.asarray(nodes, dtype=np.intp), joint=True)
 
 
-def _white(F: sp.csr_array, nodes: NDArray[np.intp]) -> WhitenedColumns:
-    return whiten(np.eye(F.shape[0])[:, nodes], F.toarray(), given_noise=True)
-
-
-def _whitened(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:
-    white = _white(F, victims)
-    return NodeNoise(
-        (white.whitened**2).sum(axis=0),
-        np.diagonal(white.gram_error()).copy(),
-        white.leaks | white.undecided,
-        white.undecided | (white.leaks & white.assumed),
-        np.zeros(victims.size, dtype=bool),
-        white.tolerance,
-    )
+def _whitened(F: sp.csr_array, nodes: NDArray[np.intp], *, joint: bool = False) -> NodeNoise:
+    white = whiten(np.eye(F.shape[0])[:, nodes], F.toarray(), given_noise=True)
+    Y, errors = white.whitened, white.gram_error()
+    inverse, errors = (Y.T @ Y, errors) if joint else ((Y**2).sum(axis=0), np.diagonal(errors).copy())
+    open_, upper = white.leaks | white.undecided, white.undecided | (white.leaks & white.assumed)
+    return NodeNoise(inverse, errors, open_, upper, np.zeros(nodes.size, dtype=bool), white.tolerance)
 
 
 def enclosed(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:

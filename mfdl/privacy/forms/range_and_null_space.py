@@ -72,16 +72,13 @@ class Range(PartForm):
         part, T, nodes = self.part, len(self.part.scale), list(victims)
         chosen = part.chosen(nodes)
         if _shows_nothing(part):
-            return part.view_grams(
-                nodes, np.zeros((chosen.size, T, T)), np.zeros((chosen.size, T)), form="nothing seen"
-            )
+            zeros = np.zeros((chosen.size, T, T))
+            return part.view_grams(nodes, zeros, zeros[:, 0], form="nothing seen")
         form = _factored(part)
         if form is None:
             return [None] * len(nodes)
-        relative, grams = (
-            form.relative_error(),
-            form.grams(chosen),
-        )  # errors of a positive semidefinite X are bounded by its diagonal
+        relative, grams = form.relative_error(), form.grams(chosen)
+        # errors of a positive semidefinite X are bounded by its diagonal
         sizes = np.clip(np.diagonal(grams, axis1=1, axis2=2), 0.0, None)
         return part.view_grams(nodes, grams, np.sqrt(relative / (1 - relative) * sizes), form="range form")
 

@@ -84,10 +84,6 @@ class Separable(ViewForm):
         )
         return cls(noise, known) if covered else None
 
-    def cost(self, victims: Sequence[int]) -> float:
-        size = self.noise.shape[1] if self.noise.joint is not None else self.noise.num_steps
-        return float(size) ** 3 + float(self.noise.columns_per_step) ** 3
-
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         noise, T = self.noise, self.noise.num_steps
         if noise.is_zero:
@@ -336,9 +332,6 @@ class Injections(ViewForm):
         noise, masks = view.algorithm.noise, view.knowledge
         form = Separable.from_noise(noise, masks.known_noise) or DenseForm.from_injections(view.algorithm, masks)
         return None if form is None else cls(form, gradients_enter(view.algorithm))
-
-    def cost(self, victims: Sequence[int]) -> float:
-        return self.form.cost(victims)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         pairs = zip(victims, self.form.grams(victims), strict=True)
