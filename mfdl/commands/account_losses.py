@@ -23,8 +23,7 @@ from ..privacy import gaussian, questions
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
-from ..privacy.loss_tables import worst_in_words
-from ..privacy.losses import Losses
+from ..privacy.losses import Losses, worst_in_words
 from ..privacy.owners import Owners, victim_name
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins

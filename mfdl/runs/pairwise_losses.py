@@ -21,8 +21,7 @@ from ..errors import InvalidInput, require_known
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee_texts import DELTA
-from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
-from ..privacy.losses import Losses
+from ..privacy.losses import LOSS_METRICS, Cells, Losses, LossTable, worst_in_words
 from ..privacy.questions import Privacy, lipschitz_notes, require_unit
 from ..privacy.victim_sensitivity import VictimSensitivity
 from ..progress import Progress, reporter

@@ -78,7 +78,7 @@ class View(ViewMatrices):
         that of any matrix that it covers.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
 
-    When a number of a bare view counts as adaptive: `privacy.adaptive`.
+    When a number of a bare view counts as adaptive: `privacy.victim_sensitivity`.
     """
 
     name = "view"

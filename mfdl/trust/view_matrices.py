@@ -7,7 +7,7 @@ columns, if that fits, else the least solution; and there may be none, where a c
 gradient without noise. Nothing accounts by these: ranks are decided in floats here.
 
 `GivenModels` are the models at which gradients are taken, and when rows are seen: what a bare view needs, beside A and
-B, to be proven adaptive. The condition itself is in `privacy.adaptive`.
+B, to be proven adaptive. The condition itself is in `privacy.victim_sensitivity`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ... import errors
 from ...check import FloatArray
 from ...factorization import FactorizationProblem
 from ...participation import Participation
-from ...privacy.adaptive.shift_problem import ShiftProblem
+from ...privacy.shift_problem import ShiftProblem
 
 
 def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:

@@ -22,8 +22,8 @@ from ...factorization import Factorization, FactorizationProblem, evaluate, solv
 from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
-from ...privacy.adaptive.shift_problem import ShiftProblem
 from ...privacy.gaussian import record_shift
+from ...privacy.shift_problem import ShiftProblem
 from ..oracles.sensitivity_oracle import LinearSystem
 from .graphs import KINDS, gossip_matrices, gossip_sequences, integer_arrays, sized_lists, wanted_names
 
