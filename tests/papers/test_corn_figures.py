@@ -11,10 +11,10 @@ import mfdl
 from mfdl.commands import main
 from mfdl.testing.strategies.graphs import connected_graphs
 from mfdl.training import tasks
+from mfdl_papers import whisper
 from mfdl_papers.corn import covariance_figures, training
 from mfdl_papers.figures import RunScale, named
-from mfdl_papers.whisper import whisper_figures
-from mfdl_papers.whisper.whisper_figures import joint_design, least_noise_weights
+from mfdl_papers.whisper import joint_design, least_noise_weights
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
@@ -166,16 +166,16 @@ def draws(ldp, pairwise, corn):
     ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
 )
 def test_verdicts(says, by_p, verdicts):
-    assert [part.verdict for part in whisper_figures.judged(says, by_p)] == verdicts
+    assert [part.verdict for part in whisper.judged(says, by_p)] == verdicts
 
 
 def test_the_printed_bound_says_far_too_little_and_the_second_version_too_much():
     for epsilon in (3.0, 10.0, 40.0):
-        first, second = whisper_figures.printed(epsilon)
+        first, second = whisper.printed(epsilon)
         assert first < epsilon / 10
         assert epsilon < second
-    assert whisper_figures.printed(10.0)[1] == pytest.approx(11.60, abs=0.01)
-    assert whisper_figures.shares(draws(2.0, 1.5, 0.05)) == pytest.approx([1.0] * 3)
+    assert whisper.printed(10.0)[1] == pytest.approx(11.60, abs=0.01)
+    assert whisper.shares(draws(2.0, 1.5, 0.05)) == pytest.approx([1.0] * 3)
 
 
 @pytest.mark.parametrize(("quick", "steps", "seeds", "points"), [(False, 5000, 10, 4), (True, 500, 3, 2)])

@@ -68,9 +68,8 @@ def figures(monkeypatch):
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
     registry = {figure.name: figure for figure in invented}
-    for module in ("published_figures", "result_page"):
-        monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
-    monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
+    for module in ("figures", "figures.result_page", "paper_commands"):
+        monkeypatch.setattr(f"mfdl_papers.{module}.FIGURES", registry)
     return registry
 
 
@@ -132,7 +131,7 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
     (["mafalda-2", "--peertube", "nowhere.csv"], "'nowhere.csv' does not exist"),
 )
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl_papers.figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
     assert main(["reproduce", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -140,7 +139,7 @@ def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monke
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl_papers.figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
     (tmp_path / "file").touch()
     refuses("it is a file", lambda: reproduce("mafalda-2", RunScale(out=tmp_path / "file")))
 

@@ -165,7 +165,7 @@ def test_what_is_no_walk_is_refused():
         (InvalidInput, "attacker '7' is not a node", lambda: pn_f_dp(lazy(0.5), 7, **arguments)),
         (
             InvalidInput,
-            r"delta must lie in \(0, 1\), got 1",
+            "delta must be a number strictly between 0 and 1, got 1",
             lambda: pn_f_dp(lazy(0.5), 1, **arguments | {"delta": 1.0}),
         ),
         (InvalidInput, "noise_multiplier", lambda: walk_known(lazy(0.5), 1, **arguments | {"noise_multiplier": 0.0})),
