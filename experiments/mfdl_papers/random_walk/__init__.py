@@ -92,10 +92,7 @@ def pn_f_dp(
 
     def losses(u: int, reach: float) -> WalkLosses:
         weights = np.append(times[:, u], max(0.0, 1 - float(times[:, u].sum())))
-        of_visit = composed = WalkLosses.gaussians(reach, weights, mus)
-        for _ in range(count - 1):
-            composed = composed.times(of_visit)
-        return composed
+        return functools.reduce(WalkLosses.times, [WalkLosses.gaussians(reach, weights, mus)] * count)
 
     value = np.full(n, math.inf)
     for u in range(n):
