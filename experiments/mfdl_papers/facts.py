@@ -1,11 +1,7 @@
 """The one table of what the papers state: each statement, whether it holds, and what is true instead.
 
-In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims_tables` for the page of claims,
-`corrections` of one paper.
-Claims, published bounds and tests take their words from here; whether they are right is decided by the searches of
-`mfdl.testing.claims` and by the tests that a fact names.
-
-Papers are cited by arXiv number, as `papers.bib` has them.
+In: `PAPER/facts.toml`, one table per fact; `papers.bib`. Claims, published bounds and tests take their words from here;
+whether they are right is decided by the searches of `mfdl.testing.claims` and by the tests that a fact names.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ from mfdl.runs.option_files import OptionFile
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
-COLUMNS_OF_CORRECTIONS = ("in what respect", "item", "printed or coded", "what is true", "shown by")
 COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "tests")
 
 
@@ -32,8 +27,8 @@ COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "test
 class Paper:
     """A paper in one version.
 
-    Attributes: name: in words. arxiv: its number there, with the version where versions differ; empty for statements
-        of this library. not_used: what is printed or coded differently than meant, and matters to nothing here.
+    Attributes: arxiv: its number, with the version where versions differ; empty for statements of this library.
+        not_used: what is printed or coded differently than meant, and matters to nothing here.
     """
 
     name: str
@@ -49,9 +44,7 @@ class Fact:
     """One statement of a paper or of its public code.
 
     Attributes:
-        id: its stable name. paper, item: where it is stated.
-        states: what is printed or coded, as one sentence.
-        holds: whether that is so, as far as is known.
+        states: what is printed or coded, as one sentence; holds: whether that is so, as far as is known.
         true: what is true instead; a remark where the statement holds.
         kind: for what a paper has wrong: "privacy" (following it under-reports the loss, or claims what does not
             hold), "utility", "notation" or "reproduction" (needed only to meet published numbers); else empty.
@@ -76,13 +69,12 @@ class Fact:
 
 
 def toml_table(paper: str, kind: str) -> dict[str, Any]:
-    """What `PAPER/KIND.toml` holds: "facts" or "figures" of a paper."""
     return OptionFile(Path(__file__).parent / paper / f"{kind}.toml").content
 
 
 @functools.cache
 def all_facts() -> Mapping[str, Fact]:
-    """All of them by id, paper by paper."""
+    """All facts by id, paper by paper."""
     table: dict[str, Fact] = {}
     for name in PAPERS:
         entries = toml_table(name, "facts")
@@ -95,17 +87,14 @@ def all_facts() -> Mapping[str, Fact]:
 
 
 def fact(id: str) -> Fact:
-    """The fact of this name.
-
-    Raises: InvalidInput: there is none.
-    """
+    """The fact of this name. Raises: InvalidInput: there is none."""
     if id not in all_facts():
         raise unknown_name("fact", id, all_facts())
     return all_facts()[id]
 
 
 def errata(*ids: str) -> str:
-    """What is true instead, of these facts, one sentence each; the words of a `PublishedBound`."""
+    """What is true instead, one sentence a fact; the words of a `PublishedBound`."""
     return " ".join(f"{fact(id).item}: {fact(id).true}." for id in ids)
 
 
@@ -118,22 +107,19 @@ def claims_tables(cases: Mapping[str, int]) -> str:
     papers = list(dict.fromkeys(row.paper for row in all_facts().values()))
     for paper in papers:
         rows = [row for row in all_facts().values() if row.paper == paper]
-        lines += [f"## {paper}", "", markdown_row(*COLUMNS), markdown_row(*["---"] * len(COLUMNS))]
+        lines += [f"## {paper}", "", *markdown_head(*COLUMNS)]
         lines += [*(_row(row, cases.get(row.id, 0)) for row in rows), ""]
     unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]
     return "\n".join([*lines, "## Not used here", "", *unused, ""])
 
 
 def corrections(paper: str) -> str:
-    """What one paper, or its public code, has wrong otherwise than in notation, as one table in Markdown.
-
-    Raises: InvalidInput: a paper without facts.
-    """
+    """What one paper, or its public code, has wrong otherwise than in notation, as one table in Markdown."""
     rows = [row for row in all_facts().values() if row.paper.name == paper]
     if not rows:
         raise unknown_name("paper", paper, {row.paper.name for row in all_facts().values()})
     wrong = [row for row in rows if not row.holds and row.kind != "notation"]
-    lines = [markdown_row(*COLUMNS_OF_CORRECTIONS), markdown_row(*["---"] * len(COLUMNS_OF_CORRECTIONS))]
+    lines = markdown_head("in what respect", "item", "printed or coded", "what is true", "shown by")
     for row in sorted(wrong, key=lambda row: KINDS.index(row.kind)):
         claim = [f"`mfdl claims --only {row.id}`"] if row.is_claim else []
         evidence = ", ".join([*claim, *(f"`{name}`" for name in row.tests)])
@@ -149,8 +135,12 @@ def _row(row: Fact, cases: int) -> str:
 
 
 def markdown_row(*cells: str) -> str:
-    """One row of a table."""
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def markdown_head(*columns: str) -> list[str]:
+    """First two rows of a table."""
+    return [markdown_row(*columns), markdown_row(*["---"] * len(columns))]
 
 
 BIBLIOGRAPHY = Path(__file__).parent / "papers.bib"
@@ -163,11 +153,9 @@ _EPRINT = re.compile(r"eprint\s*=\s*\{(\d{4}\.\d{5})\}")
 @functools.cache
 def bibliography() -> Mapping[str, Citation]:
     """All entries by arXiv number."""
-    entries = {}
-    for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
-        for number in _EPRINT.findall(entry[0]):
-            entries[number] = Citation(number, entry["key"], entry[0])
-    return MappingProxyType(entries)
+    entries = _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8"))
+    cited = (Citation(number, entry["key"], entry[0]) for entry in entries for number in _EPRINT.findall(entry[0]))
+    return MappingProxyType({citation.arxiv: citation for citation in cited})
 
 
 def numbers_in(words: str) -> list[str]:

@@ -2,9 +2,6 @@
 
 A claim says what is printed (or coded), never what this library computes instead: its words and the verdict on record
 are those of its fact in `PAPER/facts.toml`, the truth comes from oracles, by the function that `statements` decorates.
-`published_claims` reads the claims of every paper.
-
-Pairwise views are written out here with their Grams, and what a distance of normal distributions shows.
 """
 
 from __future__ import annotations
@@ -12,9 +9,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from hypothesis import assume
 
@@ -35,15 +33,8 @@ from mfdl.testing.oracles import (
 from .facts import fact
 
 MODULES = (
-    "mafalda.view_claims",
-    "muffliato.published_losses",
-    "zip_dl",
-    "decor.accounting_claims",
-    "decor.training_claims",
-    "corn.corn_claims",
-    "gdp",
-    "whisper",
-    "balls_in_bins",
+    *("mafalda.view_claims", "muffliato", "zip_dl", "decor.accounting_claims", "decor.training_claims"),
+    *("corn.corn_claims", "gdp", "whisper", "balls_in_bins"),
 )
 
 Decorator = Callable[..., Callable[[Callable[..., Any]], Claim]]
@@ -73,10 +64,7 @@ def statements(**usual: Any) -> Decorator:
 
 
 def published_claims() -> list[Claim]:
-    """All of them, paper by paper in the order of `MODULES`.
-
-    Raises: RuntimeError: two claims share an id.
-    """
+    """The claims of all papers, in the order of `MODULES`."""
     by_id: dict[str, Claim] = {}
     for module in MODULES:
         for value in vars(importlib.import_module(f"{__package__}.{module}")).values():
@@ -86,7 +74,7 @@ def published_claims() -> list[Claim]:
 
 
 def nodes_with_pair(num_nodes: int, attacker: int, victim: int) -> int:
-    """The number of nodes; cases where attacker and victim are not two of them do not count."""
+    """The number of nodes; rejects cases where attacker and victim are not two of them."""
     assume(attacker < num_nodes and victim < num_nodes and attacker != victim)
     return num_nodes
 
@@ -134,8 +122,14 @@ def losses(A: FloatArray, B: FloatArray, victims: Collection[int], num_nodes: in
     return np.array([math.inf if leaks.any() else float(largest_signed_sum(X)) for X, leaks in grams])
 
 
+def laplacian(graph: nx.Graph, nodes: Sequence[int] | None = None) -> FloatArray:
+    """Graph Laplacian of a graph on 0, ..., n - 1, or of its subgraph on some nodes."""
+    A = nx.to_numpy_array(graph, range(len(graph)) if nodes is None else nodes)
+    return np.diag(A.sum(axis=1)) - A
+
+
 def total_variation(mu: float) -> float:
-    """Of two normal distributions at distance mu: 2 Phi(mu / 2) - 1."""
+    """Total variation of two normal distributions at distance mu: 2 Phi(mu / 2) - 1."""
     return float(2 * normal_cdf(mu / 2) - 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,8 +17,9 @@ from mfdl.errors import InvalidInput, require_known
 from mfdl.progress import Progress, reporter
 from mfdl.runs.options import Config, Jobs, Option
 
-from .facts import markdown_row
-from .figures.published_figures import DEFAULT_OUT, RunScale
+from . import figures
+from .facts import markdown_head, markdown_row
+from .figures import DEFAULT_OUT, FIGURES, VERDICTS, RunScale, minutes
 
 if TYPE_CHECKING:
     from mfdl.testing import Claim
@@ -32,10 +34,7 @@ COLOURS = {"holds": "green", "refuted": "red", "untested": "yellow"}
 
 @dataclasses.dataclass(frozen=True)
 class ClaimsConfig(Config):
-    """Which statements of the papers are tried, and on how many cases.
-
-    Raises: InvalidInput: a number out of range, an unknown claim. MissingExtra: hypothesis is not installed.
-    """
+    """Which statements of the papers are tested, and on how many cases."""
 
     command: ClassVar[str] = "claims"
 
@@ -54,10 +53,7 @@ class ClaimsConfig(Config):
 
 
 def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:
-    """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
-
-    Raises: InvalidInput: a folder that cannot be written.
-    """
+    """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md."""
     import joblib
 
     from mfdl.runs import output
@@ -143,43 +139,28 @@ def _page(rows: list[dict[str, Any]]) -> str:
         "",
         _summary(rows),
     ]
-    columns = ("claim", "item", *COLUMNS)
-    for paper in dict.fromkeys(row["paper"] for row in rows):
-        lines += ["", f"## {paper}", "", markdown_row(*columns), markdown_row(*["---"] * len(columns))]
-        for row in rows:
-            if row["paper"] == paper:
-                verdict = f"holds ({row['tried']})" if row["verdict"] == "holds" else row["verdict"]
-                refuting = row["counterexample"] or ""
-                lines.append(
-                    markdown_row(f"`{row['id']}`", row["item"], row["statement"], verdict, refuting, row["erratum"])
-                )
+    for paper, of_paper in itertools.groupby(rows, lambda row: row["paper"]):
+        lines += ["", f"## {paper}", "", *markdown_head("claim", "item", *COLUMNS)]
+        for row in of_paper:
+            verdict = f"holds ({row['tried']})" if row["verdict"] == "holds" else row["verdict"]
+            cells = row["item"], row["statement"], verdict, row["counterexample"] or "", row["erratum"]
+            lines.append(markdown_row(f"`{row['id']}`", *cells))
     return "\n".join(lines) + "\n"
 
 
 ALL = "all"
-VERDICT_COLOURS = {
-    "confirmed": "green",
-    "direction only": "yellow",
-    "not settled": "magenta",
-    "refuted": "red",
-    "not run": "dim",
-}
-
-ENGINES = ("joblib", "dask")
+VERDICT_COLOURS = dict(zip(VERDICTS, ("green", "yellow", "magenta", "red", "dim"), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class ReproduceConfig(Config):
-    """How published figures are run: the fields are the options of `mfdl reproduce`.
-
-    Raises: InvalidInput: a value out of range, an unknown engine, or a graph file that cannot be read.
-    """
+    """How published figures are run: the options of `mfdl reproduce`."""
 
     command: ClassVar[str] = "reproduce"
 
     quick: Annotated[bool, Option("Minutes instead of the published size; the same rules decide the verdict.")] = False
     jobs: Jobs = None
-    engine: Annotated[str, Option("What runs the training: joblib, or dask.", among=ENGINES)] = "joblib"
+    engine: Annotated[str, Option("What runs the training: joblib, or dask.", among=("joblib", "dask"))] = "joblib"
     scheduler: Annotated[
         str | None, Option("dask: address of a scheduler; default a cluster on this machine.", metavar="ADDRESS")
     ] = None
@@ -205,7 +186,6 @@ class ReproduceConfig(Config):
         return {name: Path(path) for name, path in given.items() if path is not None}
 
     def scale(self, out: Path | None = None) -> RunScale:
-        """As figures take it."""
         values = self.values("quick", "jobs", "engine", "scheduler", "data_home")
         return RunScale(out=out or DEFAULT_OUT, graph_files=self.graph_files, **values)
 
@@ -234,13 +214,13 @@ def reproduce(
         )
     if listed or page:
         return _list() if listed else _result_page(out)
-    return _all(config.scale(out)) if name == ALL else _reproduce_figure(str(name), config.scale(out))
+    if name == ALL:
+        return _all(config.scale(out))
+    done = figures.reproduce(str(name), config.scale(out))
+    return done.result(), lambda: _show(done), 0
 
 
 def _list() -> Answer:
-    from .figures import FIGURES
-    from .figures.published_figures import minutes
-
     rows = [figure.listed() for figure in FIGURES.values()]
 
     def show() -> None:
@@ -267,20 +247,12 @@ def _result_page(folder: Path) -> Answer:
     return rows, lambda: terminal.say([f"Written to {path}." for path in paths]), 0
 
 
-def _reproduce_figure(name: str, scale: RunScale) -> Answer:
-    from .figures import reproduce
-
-    done = reproduce(name, scale)
-    return done.result(), lambda: _show(done), 0
-
-
 def _all(scale: RunScale) -> Answer:
     """Every figure, and their page after each; the exit code is 1 where one failed for an error of ours."""
-    from .figures import reproduce_all
     from .figures.result_page import write_result_page
 
     every: list[Reproduction] = []
-    for done in reproduce_all(scale):
+    for done in figures.reproduce_all(scale):
         terminal.messages().print(f"{done.figure.name}: {done.verdict}, {done.seconds:.0f} s", markup=False)
         every.append(done)
         write_result_page({other.figure.name: other.result() for other in every}, scale.out)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from mfdl import check
 from mfdl.check import FloatArray
-from mfdl.errors import InvalidInput
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.gossip import Gossip, GossipMatrix
 from mfdl.privacy.gaussian import mu_from_epsilon
 
 Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]
@@ -26,8 +28,7 @@ class PublishedBound:
         value: the number; an array in node order where it is one per victim, inf for the attackers themselves.
         quantity: "sensitivity_squared" (mu^2 per unit record shift and noise), "mu", "renyi slope" (Rényi loss
             of order a is a * value, for all a > 1, so value = mu^2 / 2) or "epsilon" (at the delta given).
-        source: paper and item.
-        erratum: what is wrong or missing in it; empty if nothing is known.
+        source: paper and item; erratum: what is wrong or missing in it.
         validity: "bound ...", "heuristic ..." or "refuted: ...", with the conditions.
     """
 
@@ -69,8 +70,17 @@ def exact_route(epsilon: float, delta: float, quantity: str) -> str:
     )
 
 
+def constant(gossip: Any) -> GossipMatrix:
+    """The W of a gossip. Raises: UnsupportedMechanism: W changes over time."""
+    check.instance(Gossip, gossip=gossip)
+    if not gossip.is_constant:
+        raise UnsupportedMechanism(f"gossip {gossip.name!r} must be the same in every step; this bound has one W.")
+    matrix: GossipMatrix = gossip.at(0)
+    return matrix
+
+
 def node_index(labels: tuple[Hashable, ...], label: Hashable) -> int:
-    """Of a label, or of an index written "#0". Raises: InvalidInput: neither."""
+    """Index of a label, or of an index written "#0". Raises: InvalidInput: neither."""
     if label in labels:
         return labels.index(label)
     by_text = {f"#{index}": index for index in range(len(labels))} | {str(known): i for i, known in enumerate(labels)}

@@ -1,6 +1,7 @@
 """Figures of CorN-DSGD, tables of Whisper, and weights designed for a covariance."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -11,10 +12,10 @@ import mfdl
 from mfdl.commands import main
 from mfdl.testing.strategies.graphs import connected_graphs
 from mfdl.training import tasks
+from mfdl_papers import whisper
 from mfdl_papers.corn import covariance_figures, training
 from mfdl_papers.figures import RunScale, named
-from mfdl_papers.whisper import whisper_figures
-from mfdl_papers.whisper.whisper_figures import joint_design, least_noise_weights
+from mfdl_papers.whisper import joint_design, least_noise_weights
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
@@ -36,9 +37,8 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
 @each("q0, verdict", ([0.6, 0.8, 1.0], "confirmed"), ([0.6, 0.5, 1.0], "refuted"), ([1.0, 0.8, 0.6], "refuted"))
 def test_verdicts_of_figure_2(q0, verdict):
     lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: [1.0] * 3, covariance_figures.EDGES: [0.7] * 3}
-    judged = covariance_figures.judged_seed_groups(
-        {name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20)
-    )
+    lines = {name: np.array(v)[:, None] for name, v in lines.items()}
+    judged = covariance_figures.judged_seed_groups(lines, (1, 4, 20))
     assert [part.verdict for part in judged] == [verdict]
 
 
@@ -59,11 +59,11 @@ def test_traces_on_a_complete_graph():
     assert part["CorN"] <= part["pairwise"] * (1 + 2e-4) < 0.06
 
 
-def test_groups_are_a_partition_of_all_nodes():
-    for m in (1, 3, 20):
-        groups = covariance_figures.random_groups(m, 0)
-        assert sorted(u for group in groups for u in group) == list(range(20))
-        assert max(map(len, groups)) - min(map(len, groups)) <= 1
+@each("m", 1, 3, 20)
+def test_groups_are_a_partition_of_all_nodes(m):
+    groups = covariance_figures.random_groups(m, 0)
+    assert sorted(itertools.chain(*groups)) == list(range(20))
+    assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
 @pytest.mark.slow
@@ -131,9 +131,8 @@ def test_parameters_of_mechanisms():
 
 @pytest.mark.slow
 def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
-    few = dataclasses.replace(
-        training.EXPERIMENTS["corn-3"], steps=(20, 20), seeds=(2, 2), quick=((10.0, 0.2), (10.0, 1.0))
-    )
+    changes = {"steps": (20, 20), "seeds": (2, 2), "quick": ((10.0, 0.2), (10.0, 1.0))}
+    few = dataclasses.replace(training.EXPERIMENTS["corn-3"], **changes)
     monkeypatch.setitem(training.EXPERIMENTS, "corn-3", few)
     assert main(["reproduce", "corn-3", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -141,12 +140,9 @@ def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
     (panel,) = answer["numbers"]["panels"]
     assert panel["x"] == [0.2, 1.0]
     cells = [json.loads(path.read_text()) for path in (tmp_path / "corn-3/store/cells").glob("*.json")]
-    assert {(cell["mechanism"], cell["graph"]) for cell in cells} == {
-        (mechanism, covariance_figures.graph_name(p, seed))
-        for mechanism in ("dp-dsgd", "corn-pairwise", "corn")
-        for p in (0.2, 1.0)
-        for seed in (0, 1)
-    }
+    graphs = [covariance_figures.graph_name(p, seed) for p in (0.2, 1.0) for seed in (0, 1)]
+    mechanisms = ("dp-dsgd", "corn-pairwise", "corn")
+    assert {(cell["mechanism"], cell["graph"]) for cell in cells} == {*itertools.product(mechanisms, graphs)}
     assert all(cell["epsilon"] == pytest.approx(10.0, rel=1e-9) for cell in cells)
     assert {cell["config"]["lr_schedule"] for cell in cells} == {"inverse-sqrt"}
 
@@ -159,23 +155,22 @@ def draws(ldp, pairwise, corn):
     "says, by_p, verdicts",
     ({3.0: (3.1, 4), 10.0: (11, 12)}, {0.2: draws(2, 1.5, 0.5)}, ["confirmed"] * 4),
     (
-        {3.0: (3.1, 4), 20.0: (1, 22)},
-        {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
+        {3.0: (3.1, 4), 20.0: (1, 22)}, {0.2: draws(2, 1.5, 0.5), 1.0: draws(2, 1, 1.9)},
         ["refuted"] * 3 + ["direction only"],
     ),
     ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
-)
+)  # fmt: skip
 def test_verdicts(says, by_p, verdicts):
-    assert [part.verdict for part in whisper_figures.judged(says, by_p)] == verdicts
+    assert [part.verdict for part in whisper.judged(says, by_p)] == verdicts
 
 
 def test_the_printed_bound_says_far_too_little_and_the_second_version_too_much():
     for epsilon in (3.0, 10.0, 40.0):
-        first, second = whisper_figures.printed(epsilon)
+        first, second = whisper.printed(epsilon)
         assert first < epsilon / 10
         assert epsilon < second
-    assert whisper_figures.printed(10.0)[1] == pytest.approx(11.60, abs=0.01)
-    assert whisper_figures.shares(draws(2.0, 1.5, 0.05)) == pytest.approx([1.0] * 3)
+    assert whisper.printed(10.0)[1] == pytest.approx(11.60, abs=0.01)
+    assert whisper.shares(draws(2.0, 1.5, 0.05)) == pytest.approx([1.0] * 3)
 
 
 @pytest.mark.parametrize(("quick", "steps", "seeds", "points"), [(False, 5000, 10, 4), (True, 500, 3, 2)])
@@ -188,10 +183,8 @@ def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypa
         accuracy = {"LDP": 0.3, "pairwise": 0.4, "CorN": 0.5}
         return {key: accuracy[key[2]] + 0.001 * np.arange(len(some)) for key, some in configs.items()}
 
-    digits = tasks.digits(20)
-    large = dataclasses.replace(
-        digits, features=np.resize(digits.features, (11_200, 64)), targets=np.arange(11_200) % 10
-    )
+    records = {"features": np.resize(tasks.digits(20).features, (11_200, 64)), "targets": np.arange(11_200) % 10}
+    large = dataclasses.replace(tasks.digits(20), **records)
     monkeypatch.setattr(training.tasks, "load", lambda name, nodes, data_home: large)
     monkeypatch.setattr(training, "losses", losses)
     monkeypatch.setattr(training, "EPSILONS", (10.0, 40.0))

@@ -17,18 +17,15 @@ from mfdl import EveryStep, InvalidInput, Privacy, algorithms, calibrate, data, 
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, rate_comparison
-from mfdl_papers.decor import accountant as pairs
 from mfdl_papers.figures import RunScale, named, trained_panels
 
 SEEDS = np.array([1.0, 1.1, 0.95])
 
 
-def curves(ldp, decor, cdp, graphs=("ring",)):
+def curves(ldp, decor, cdp):
     lines = {"LDP": ldp, "DECOR": decor, "CDP": cdp}
     lines = {name: np.outer(values, SEEDS) * (1 + 1e-3 * i) for i, (name, values) in enumerate(lines.items())}
-    return budget_curves.BudgetCurves(
-        (3.0, 10.0), dict.fromkeys(graphs, lines), {graph: ["small"] * 2 for graph in graphs}
-    )
+    return budget_curves.BudgetCurves((3.0, 10.0), {"ring": lines}, {"ring": ["small"] * 2})
 
 
 @each(
@@ -70,8 +67,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(budget_curves, "QUICK_EPSILONS", (10.0,))
     monkeypatch.setattr(budget_curves, "QUICK_FACTORS", (0.5, 1.0))
     monkeypatch.setattr(budget_curves, "published_seeds", lambda scale, quick, full: range(1, 2))
-    for module in (budget_curves, budget_curves):
-        monkeypatch.setattr(module, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
+    monkeypatch.setattr(budget_curves, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 
 @pytest.mark.slow
@@ -155,11 +151,10 @@ GOOD = ([8, 4, 1.02], [7, 3, 1.01], [6, 2, 1.0])
     (made_up(*GOOD), made_up(*GOOD), ["confirmed"] * 4),
     (made_up(*GOOD[::-1], theorem=0.5), made_up(*GOOD), ["confirmed", "refuted", "refuted", "refuted"]),
     (
-        made_up(*[[1, 2, 8]] * 3, theorem=0.5),
-        made_up(*[[0.5, 1, 4]] * 3, theorem=0.5),
+        made_up(*[[1, 2, 8]] * 3, theorem=0.5), made_up(*[[0.5, 1, 4]] * 3, theorem=0.5),
         ["refuted", "confirmed", "refuted", "refuted"],
     ),
-)
+)  # fmt: skip
 def test_verdicts_of_the_accountant(q0, q1, verdicts):
     assert [part.verdict for part in accountant.judged({0: q0, 1: q1})] == verdicts
 
@@ -175,16 +170,13 @@ def test_the_accountant_is_that_of_the_closed_forms():
     assert accountant.user_level(0.0004) == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2 * np.sqrt(0.4), 1e-5))
 
 
-@pytest.mark.parametrize(
-    ("published", "exact", "verdicts"),
-    [(9.9, 10.0, ["confirmed", "confirmed", "confirmed"]), (10.8, 11.0, ["refuted", "refuted", "refuted"])],
-)
-def test_verdicts_of_the_search(published, exact, verdicts, monkeypatch):
+@each("published, exact, word", (9.9, 10.0, "confirmed"), (10.8, 11.0, "refuted"))
+def test_verdicts_of_the_search(published, exact, word, monkeypatch):
     of_targets = [published / 10 * target for target in deviation_pairs.EPSILONS]
     monkeypatch.setattr(deviation_pairs, "STORED", {"ring": of_targets})
     local = deviation_pairs.gaussian_ldp(10.0) * (0.26 if exact == 10.0 else 0.9)
     judged = deviation_pairs.judged({("ring", 10.0): [((1, 1), published)]}, {("ring", 10.0): [((local, 1.0), exact)]})
-    assert [part.verdict for part in judged] == verdicts
+    assert [part.verdict for part in judged] == [word] * 3
 
 
 def test_the_search_of_the_code_overshoots_and_ours_does_not():
@@ -202,9 +194,6 @@ def test_figure_2_in_one_call(tmp_path, capsys, monkeypatch):
     assert [part["verdict"] for part in json.loads(capsys.readouterr().out)["claims"]] == ["confirmed"] * 4
 
 
-SEEDS_OF_DATA = np.array([1.0, 1.02, 0.99])
-
-
 def test_published_rates_and_clipping_norms_of_a9a():
     ldp = [logistic.published("ring", "dp-dsgd", e) for e in (3, 5, 7, 10, 15, 40)]
     assert ldp == [(0.005, 0.01)] * 2 + [(0.01, 0.01)] * 2 + [(0.05, 0.01)] * 2
@@ -214,7 +203,7 @@ def test_published_rates_and_clipping_norms_of_a9a():
 
 
 def grid_of(best, loss):
-    return {(r, c): loss * SEEDS_OF_DATA * (1 if (r, c) == best else 3) for r in logistic.RATES for c in logistic.CLIPS}
+    return {(r, c): loss * SEEDS * (1 if (r, c) == best else 3) for r in logistic.RATES for c in logistic.CLIPS}
 
 
 @each(
@@ -266,22 +255,14 @@ def accuracies(ldp, decor, cdp):
 
 
 @each(
-    "ring, torus, verdicts",
-    (
-        accuracies([0.7, 0.9], [0.895, 0.9], [0.9, 0.9]),
-        accuracies([0.7, 0.9], [0.9, 0.9], [0.9, 0.9]),
-        ["confirmed"] * 2,
-    ),
-    (
-        accuracies([0.85, 0.9], [0.8, 0.9], [0.9, 0.9]),
-        accuracies([0.85, 0.9], [0.9, 0.8], [0.9, 0.9]),
-        ["direction only", "refuted"],
-    ),
-    (accuracies([0.95, 0.9], [0.8, 0.8], [0.9, 0.9]), accuracies([0.95, 0.9], [0.8, 0.9], [0.9, 0.9]), ["refuted"] * 2),
+    "ldp, ring, torus, verdicts",
+    (0.7, [0.895, 0.9], [0.9, 0.9], ["confirmed"] * 2),
+    (0.85, [0.8, 0.9], [0.9, 0.8], ["direction only", "refuted"]),
+    (0.95, [0.8, 0.8], [0.8, 0.9], ["refuted"] * 2),
 )
-def test_verdicts_of_figure_1c(ring, torus, verdicts):
-    complete = accuracies(ring["LDP"][:, 0], [0.0, 0.0], ring["CDP"][:, 0])
-    judged = mnist.judged({"ring": ring, "torus": torus, "complete": complete})
+def test_verdicts_of_figure_1c(ldp, ring, torus, verdicts):
+    decor = {"ring": ring, "torus": torus, "complete": [0.0, 0.0]}
+    judged = mnist.judged({graph: accuracies([ldp, 0.9], some, [0.9, 0.9]) for graph, some in decor.items()})
     assert [part.verdict for part in judged] == verdicts
 
 
@@ -314,15 +295,11 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
 
 
 def test_the_pair_of_a_run_is_the_best_of_its_mean():
-    final_test_losses = {
-        ("ring", "small", 3.0): 2 * SEEDS_OF_DATA,
-        ("ring", "middle", 3.0): SEEDS_OF_DATA,
-        ("ring", "large", 3.0): 3 * SEEDS_OF_DATA,
-    }
-    final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
+    factors = {"small": 2, "middle": 1, "large": 3, "LDP": 5, "CDP": 5}
+    final_test_losses = {("ring", name, 3.0): factor * SEEDS for name, factor in factors.items()}
     curves = budget_curves.BudgetCurves.from_losses((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
-    assert trained_panels.mean_ratio(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
+    assert trained_panels.mean_ratio(curves.lines["ring"]["DECOR"][0], SEEDS) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
@@ -337,10 +314,9 @@ def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
 def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, capsys, monkeypatch):
     """Images of our own, 2,048 for training: each line is calibrated, trained and stored with its guarantee."""
     rng = np.random.default_rng(0)
-    put = register_mnist(
-        monkeypatch, tmp_path, rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8), np.arange(2112) % 10, 2048
-    )
-    home = put(*data.mnist_files("train"), *data.mnist_files("test"))
+    images = rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8)
+    put = register_mnist(monkeypatch, tmp_path, images, np.arange(2112) % 10, 2048)
+    home = put(*data.mnist_files("train"), *data.registered_files.mnist_files("test"))
     monkeypatch.setattr(mnist, "QUICK_STEPS", 2)
     options = ["--quick", "--json", "--jobs", "1", "--data-home", str(home), "--out", str(tmp_path / "out")]
     assert main(["reproduce", "decor-1c", *options]) == 0
@@ -379,13 +355,11 @@ def test_epsilon_is_no_lower_than_that_of_another_implementation(multiplier, rat
     import dp_accounting
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant(
-        orders=list(range(2, 41)),  # its best ones are 5, 12 and 17; those beyond 200 take seconds
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
-    )
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        1000, round(1000 * rate), dp_accounting.GaussianDpEvent(multiplier)
-    )
+    replace_one = dp_accounting.NeighboringRelation.REPLACE_ONE
+    # its best orders are 5, 12 and 17; those beyond 200 take seconds
+    accountant = rdp.RdpAccountant(orders=list(range(2, 41)), neighboring_relation=replace_one)
+    gaussian = dp_accounting.GaussianDpEvent(multiplier)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(1000, round(1000 * rate), gaussian)
     theirs = accountant.compose(event, steps).get_epsilon(1e-5)
     ours = papers.sampled_epsilon(1 / (2 * multiplier**2), 1e-5, rate=rate, num_steps=steps)
     assert ours.valid
@@ -437,23 +411,23 @@ def test_a_flow_needs_noise_on_its_edges():
 
 @pytest.mark.parametrize(("label", "library", "paper"), [(0.001, 0.83, 5.5), (0.1, 4.35, 112), (1.0, 7.51, 1012)])
 def test_labels_of_the_code_are_divergences_of_one_step(label, library, paper):
-    limit = pairs.largest_inverse(lambda inverse: pairs.coded(inverse) <= label)
-    assert pairs.coded(limit) <= label
-    assert pairs.coded(limit) == pytest.approx(label, rel=1e-5)
-    assert pairs.example_level(limit) == pytest.approx(library, rel=5e-3)
-    assert pairs.composed(limit) == pytest.approx(paper, rel=1e-2)
+    limit = accountant.largest_inverse(lambda inverse: accountant.coded(inverse) <= label)
+    assert accountant.coded(limit) <= label
+    assert accountant.coded(limit) == pytest.approx(label, rel=1e-5)
+    assert accountant.example_level(limit) == pytest.approx(library, rel=5e-3)
+    assert accountant.composed(limit) == pytest.approx(paper, rel=1e-2)
 
 
 @pytest.mark.parametrize("spec", ["ring:n=6", "star:n=5", "complete:n=4"])
 def test_pairs_stay_in_the_box_and_below_the_limit(spec):
     L = mfdl.node_covariances.laplacian(mfdl.graphs.load(spec)).toarray()
     limit = 2e4
-    within = pairs.pairs_within(spec, limit, 7)
+    within = accountant.pairs_within(spec, limit, 7)
     assert within
     for (local, pair), inverse in within:
-        assert pairs.LOCAL[0] <= local <= pairs.LOCAL[1]
-        assert pairs.PAIR[0] <= pair <= pairs.PAIR[1] * (1 + 1e-8)
+        assert accountant.LOCAL[0] <= local <= accountant.LOCAL[1]
+        assert accountant.PAIR[0] <= pair <= accountant.PAIR[1] * (1 + 1e-8)
         worst = np.linalg.inv(local**2 * np.eye(len(L)) + pair**2 * L).diagonal().max()
         assert worst == pytest.approx(inverse)
         assert inverse <= limit
-        assert inverse >= limit * (1 - 1e-6) or pair == pairs.PAIR[0]
+        assert inverse >= limit * (1 - 1e-6) or pair == accountant.PAIR[0]

@@ -3,9 +3,8 @@
 import collections
 import csv
 import dataclasses
-import importlib
-import io
 import json
+import pkgutil
 import re
 from pathlib import Path
 
@@ -28,18 +27,11 @@ from mfdl_papers.figures import (
     Verdict,
     named,
     names,
-    reproduce,
     result_page,
     verdicts,
 )
 from mfdl_papers.figures.verdicts import Effect
 from mfdl_papers.paper_commands import ClaimsConfig, run_claims
-
-LISTED = {"name", "paper", "figure", "claim", "quick_minutes", "full_minutes", "full_cost", "data"}
-ANSWERED = {
-    "name", "paper", "figure", "claim", "value", "verdict", "quick", "claims", "deviations", "missing", "seconds",
-    "full_cost", "tables", "settings", "numbers", "versions", "command", "date", "machine",
-}  # fmt: skip
 
 
 def half(figure, scale):
@@ -68,9 +60,8 @@ def figures(monkeypatch):
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
     registry = {figure.name: figure for figure in invented}
-    for module in ("published_figures", "result_page"):
-        monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
-    monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
+    for module in ("figures", "figures.result_page", "paper_commands"):
+        monkeypatch.setattr(f"mfdl_papers.{module}.FIGURES", registry)
     return registry
 
 
@@ -78,10 +69,7 @@ def test_the_list_has_one_object_for_each_figure(capsys):
     assert main(["reproduce", "--list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(FIGURES) == list(names())
-    for row in rows:
-        assert set(row) == LISTED
-        assert row["quick_minutes"] > 0
-        assert all(row[key] for key in LISTED - {"data"})
+    assert all(value for row in rows for key, value in row.items() if key != "data")
     assert main(["reproduce", "--list"]) == 0
     assert "mafalda-2" in capsys.readouterr().out
 
@@ -95,7 +83,6 @@ def test_every_figure_names_code_that_is_there():
 def test_one_figure_as_json_as_words_and_in_its_file(figures, tmp_path, capsys):
     assert main(["reproduce", "half", "--json", "--out", str(tmp_path)]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == ANSWERED
     assert (answer["claim"], answer["value"], answer["verdict"]) == ("It holds", "2x; none", "refuted")
     part = answer["claims"][0]
     assert (part["claim"], part["verdict"], part["finding"], part["value"]) == ("a", "confirmed", "2x", 2.0)
@@ -123,47 +110,32 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
 
 
 @each(
-    "arguments, message",
-    ([], "needs the name of a figure, or all, or --list"),
-    (["mafalda-2", "--list"], "needs the name of a figure, or all, or --list"),
-    (["mafalda2"], "did you mean 'mafalda-2'?"),
-    (["mafalda-2", "--engine", "spark"], "unknown engine 'spark'"),
-    (["mafalda-2", "--jobs", "0"], "jobs must be"),
-    (["mafalda-2", "--peertube", "nowhere.csv"], "'nowhere.csv' does not exist"),
+    "command, message",
+    ("reproduce", "needs the name of a figure, or all, or --list"),
+    ("reproduce mafalda-2 --list", "needs the name of a figure, or all, or --list"),
+    ("reproduce mafalda2", "did you mean 'mafalda-2'?"),
+    ("reproduce mafalda-2 --engine spark", "unknown engine 'spark'"),
+    ("reproduce mafalda-2 --jobs 0", "jobs must be"),
+    ("reproduce mafalda-2 --peertube nowhere.csv", "'nowhere.csv' does not exist"),
+    ("reproduce mafalda-2 --out a_file", "it is a file"),
+    ("claims --only mafalda-theorem-7-adaptiv", "did you mean"),
+    ("claims --examples 0", "examples must be"),
+    ("claims --seed -1", "seed must be"),
+    ("claims --jobs 0", "jobs must be"),
+    ("claims --out a_file/below", "cannot write"),
 )
-def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
-    assert main(["reproduce", *arguments]) == 2
+def test_bad_input_is_answered_before_any_work(command, message, capsys, monkeypatch, tmp_path):
+    for work in ("mfdl_papers.figures.PublishedFigure.run", "mfdl.testing.check_claim"):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.chdir(tmp_path)
+    Path("a_file").touch()
+    assert main(command.split()) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert message in output.err
+    assert message in " ".join(output.err.split())
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
-    (tmp_path / "file").touch()
-    refuses("it is a file", lambda: reproduce("mafalda-2", RunScale(out=tmp_path / "file")))
-
-
-def test_a_scale_picks_by_quick():
-    assert (RunScale().pick(2, 20), dataclasses.replace(RunScale(), quick=True).pick(2, 20)) == (20, 2)
-
-
-KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
-ADDED_KEYS = {"erratum", "registered", "as_registered", "tried", "seconds"}
 REFUTED = "mafalda-equation-8-square"
-
-
-@pytest.mark.slow
-def test_json_rows_and_exit_code(capsys):
-    assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1"]) == 0
-    output = capsys.readouterr()
-    (row,) = json.loads(output.out)
-    assert set(row) == KEYS | ADDED_KEYS
-    assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
-    assert "claimed" in row["counterexample"]
-    (again,) = run_claims(ClaimsConfig(only=(REFUTED,), jobs=1))
-    assert again | {"seconds": 0} == row | {"seconds": 0}
 
 
 def test_exit_code_1_when_a_verdict_is_not_the_one_on_record(capsys, monkeypatch):
@@ -173,36 +145,16 @@ def test_exit_code_1_when_a_verdict_is_not_the_one_on_record(capsys, monkeypatch
     assert "not as on record: " + REFUTED in " ".join(capsys.readouterr().out.split())
 
 
-def test_files(capsys, tmp_path):
-    assert main(["claims", "--only", REFUTED, "--jobs", "1", "--out", str(tmp_path / "new")]) == 0
-    rows = json.loads((tmp_path / "new" / "claims.json").read_text(encoding="utf-8"))
-    assert [row["id"] for row in rows] == [REFUTED]
+def test_a_claim_as_json_and_in_its_files(capsys, tmp_path):
+    assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1", "--out", str(tmp_path / "new")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
+    assert json.loads((tmp_path / "new" / "claims.json").read_text(encoding="utf-8")) == [row]
     page = (tmp_path / "new" / "claims.md").read_text(encoding="utf-8")
     assert f"`{REFUTED}`" in page
-    assert rows[0]["counterexample"] in page
-    capsys.readouterr()
-
-
-@each(
-    "arguments, message",
-    (["--only", "mafalda-theorem-7-adaptiv"], "did you mean"),
-    (["--examples", "0"], "examples must be"),
-    (["--seed", "-1"], "seed must be"),
-    (["--jobs", "0"], "jobs must be"),
-)
-def test_bad_input_of_claims_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
-    assert main(["claims", *arguments]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert message.lower() in output.err.lower()
-
-
-def test_a_folder_that_cannot_be_written_is_refused_first(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main(["claims", "--out", str(tmp_path / "file" / "below")]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert row["counterexample"] in page
+    (again,) = run_claims(ClaimsConfig(only=(REFUTED,), jobs=1))
+    assert again | {"seconds": 0} == row | {"seconds": 0}
 
 
 ONE, ANY = [(0,)], [(0,), (2,)]
@@ -248,7 +200,7 @@ RESULTS = sorted(STORED.glob("*.json"))
 
 
 def rows_of(path):
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def near(value):
@@ -276,7 +228,7 @@ def test_every_stored_verdict_follows_from_its_stored_effects(path):
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_costs_of_the_list_are_those_measured(path):
-    """Within a factor of four: machines differ, and are shared. Runs that another figure has trained cost nothing."""
+    """Within a factor of four: machines differ. Runs that another figure has trained cost nothing."""
     result = json.loads(path.read_text(encoding="utf-8"))
     figure = named(result["name"])
     listed = figure.quick_minutes if result["quick"] else figure.full_minutes
@@ -295,12 +247,9 @@ def test_tables_of_the_docs_are_those_of_the_stored_results(tmp_path):
     assert len(rows) == claims + len(FIGURES) - len(results)
 
 
-def stored(folder, *, quick=False, name="decor-2"):
-    part = Verdict("a <claim>", [Effect.sampled("x", [0.1, 0.12, 0.11])], "ours")
-    done = Reproduction(
-        named(name), RunScale(out=folder, quick=quick), [part], settings={"seeds": [1, 2, 3]}, seconds=2
-    )
-    return done.write()[0]
+def stored(folder, *, quick=False):
+    scale, part = RunScale(out=folder, quick=quick), Verdict("a <claim>", [Effect("x", [0.1, 0.12, 0.11])], "ours")
+    return Reproduction(named("decor-2"), scale, [part], settings={"seeds": [1, 2, 3]}, seconds=2).write()[0]
 
 
 def test_a_page_and_tables_of_a_folder(tmp_path, capsys):
@@ -338,11 +287,8 @@ def test_a_folder_without_results_is_refused(tmp_path, capsys):
     assert "run `mfdl reproduce all" in " ".join(capsys.readouterr().err.split())
 
 
-PAGES = Path(__file__).resolve().parents[2] / "docs"
-with (PAGES / "tables" / "published_items.csv").open(newline="") as file:
-    ITEMS = list(csv.DictReader(file))
+ITEMS = rows_of(DOCS / "tables" / "published_items.csv")
 STATES = ("works", "works on a stand-in", "in part")
-STORED_ITEMS = {path.stem for path in (PAGES / "reproduced").glob("*.json")}
 
 
 def is_there(name: str) -> bool:
@@ -351,16 +297,10 @@ def is_there(name: str) -> bool:
         return name.removeprefix("mfdl reproduce ") in (*names(), "all")
     if name in all_facts() or name.startswith(("--", "unit=")):
         return True
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            value = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
-            continue
-        for part in parts[end:]:
-            value = getattr(value, part, None)
-        return value is not None
-    return False
+    try:
+        return pkgutil.resolve_name(name) is not None
+    except (ImportError, AttributeError, ValueError):
+        return False
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: f"{item['paper']}-{item['item'][:40]}")
@@ -369,7 +309,7 @@ def test_what_an_item_points_at_is_there(item):
     pages = re.findall(r"docs/(\w+\.md)", item["where"])
     assert named or pages
     assert [name for name in named if not is_there(name)] == []
-    assert [page for page in pages if not (PAGES / page).exists()] == []
+    assert [page for page in pages if not (DOCS / page).exists()] == []
     assert item["state"] in STATES
     assert item["remark"] or item["state"].startswith("works")
 
@@ -378,11 +318,11 @@ def test_figures_run_at_full_size_have_a_stored_result():
     for item in ITEMS:
         figures = set(re.findall(r"`mfdl reproduce ([\w-]+)`", item["where"])) & set(names())
         if figures and item["state"] == "works":
-            assert figures <= STORED_ITEMS, item["item"]
+            assert figures <= {path.stem for path in RESULTS}, item["item"]
 
 
 def test_the_page_counts_them():
-    page = (PAGES / "claims.md").read_text()
+    page = (DOCS / "claims.md").read_text()
     counts = collections.Counter(item["state"] for item in ITEMS)
     for state in STATES:
         assert f"| {state} | {counts[state]} |" in page

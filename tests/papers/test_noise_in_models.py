@@ -5,7 +5,6 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import settings
 from numpy.testing import assert_allclose
 from vocabulary import each, given, refuses, st
 
@@ -45,20 +44,10 @@ def edges_of(W):
 
 
 # Variances
-@settings(deadline=None)
-@given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
-def test_one_step_error_is_the_variance_after_one_averaging(W, seed):
-    R = covariance_of(seed, W.num_nodes)
-    assert_allclose(one_step_error(W, R), np.trace(W.dense() @ R @ W.dense().T), **CLOSE)
-    assert_allclose(one_step_error(W, R), accumulated_error(W, R, 1), **CLOSE)
+SOME_GOSSIP = st.one_of(gossip_matrices(max_nodes=5), gossip_sequences(max_nodes=4))
 
 
-@settings(deadline=None)
-@given(
-    W=st.one_of(gossip_matrices(max_nodes=5), gossip_sequences(max_nodes=4)),
-    T=st.integers(1, 5),
-    seed=st.integers(0, 99),
-)
+@given(W=SOME_GOSSIP, T=st.integers(1, 5), seed=st.integers(0, 99))
 def test_accumulated_error_sums_over_every_earlier_step(W, T, seed):
     W = W if W.is_constant else gossip.sequence(W.matrices)
     R, expected = covariance_of(seed, W.num_nodes), 0.0
@@ -69,9 +58,10 @@ def test_accumulated_error_sums_over_every_earlier_step(W, T, seed):
                 P = W.at(step).dense() @ P
             expected += np.trace(P @ R @ P.T)
     assert_allclose(accumulated_error(W, R, T), expected, **CLOSE)
+    first = W.at(0)
+    assert_allclose(one_step_error(first, R), np.trace(first.dense() @ R @ first.dense().T), **CLOSE)
 
 
-@settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6), pair=st.sampled_from([0.0, 0.5, 2.0]))
 def test_pairwise_error_is_lemma_8(W, pair):
     weights, edges = W.dense(), edges_of(W)
@@ -87,7 +77,6 @@ def test_pairwise_error_is_lemma_8(W, pair):
     assert_allclose(computed, one_step_error(W, node_covariances.decor_covariance(L, 0.0, pair)), **CLOSE)
 
 
-@settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6))
 def test_heterogeneity_by_rows_is_that_of_the_transposed_product(W):
     weights, edges = W.dense(), edges_of(W)
@@ -97,7 +86,6 @@ def test_heterogeneity_by_rows_is_that_of_the_transposed_product(W):
         assert_allclose(heterogeneity(W), rows, **CLOSE)
 
 
-@settings(deadline=None)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=8))
 def test_rows_of_uniform_weights_stay_below_the_published_claim(graph):
     least = min(degree for _, degree in graph.degree)
@@ -112,15 +100,9 @@ def test_rows_of_uniform_weights_stay_below_the_published_claim(graph):
     (nx.complete_bipartite_graph(5, 100), gossip.metropolis_hastings, 0.4474, 5),
 )
 def test_the_published_claim_fails_in_general(graph, make, value, least_degree):
-    """H_G <= 2 / k_min is claimed for every graph."""
     computed = heterogeneity(make(graph))
     assert_allclose(computed, value, rtol=1e-4)
     assert computed > 2 / least_degree
-
-
-@pytest.mark.parametrize(("nodes", "value"), [(20, 0.4275), (50, 0.4704)])
-def test_metropolis_hastings_on_a_star_meets_the_claim(nodes, value):
-    assert_allclose(heterogeneity(gossip.metropolis_hastings(f"star:n={nodes}")), value, rtol=1e-12)
 
 
 def test_the_printed_weights_without_self_weight_are_worse_still():
@@ -148,7 +130,6 @@ def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, 
 
 
 # The average
-@settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
 def test_average_error_is_the_variance_of_the_mean(W, seed):
     R = covariance_of(seed, W.num_nodes)
@@ -156,7 +137,6 @@ def test_average_error_is_the_variance_of_the_mean(W, seed):
     assert_allclose(average_error(W, R), a @ R @ a, **CLOSE)
 
 
-@settings(deadline=None)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=8))
 def test_pairwise_noise_cancels_in_the_average_of_metropolis_hastings_only(graph):
     """1^T W N = 0 for every edge exactly when columns sum to 1; uniform weights do so on regular graphs only."""
@@ -201,18 +181,6 @@ def test_decor_theorem_2_term_by_term():
     assert set(computed._fields) == set(expected)
 
 
-def test_pairwise_noise_enters_one_term_only_and_not_the_leading_one():
-    much, none = decor_theorem_2(RING, **FULL), decor_theorem_2(RING, **{**FULL, "sigma_cor": 0.0})
-    changed = [name for name in much._fields if getattr(much, name) != getattr(none, name)]
-    assert changed == ["pairwise_disagreement"]
-    later = decor_theorem_2(RING, **{**FULL, "num_steps": 4000})
-    orders = [getattr(much, name) / getattr(later, name) for name in much._fields]
-    assert_allclose(orders[:3], [4, 16, 16], rtol=1e-12)
-    assert_allclose(orders[3:], 16 * math.log(1000) / math.log(4000), rtol=1e-12)
-    complete = decor_theorem_2(gossip.metropolis_hastings("complete:n=16"), **FULL)
-    assert_allclose(complete[3:], 0.0, atol=1e-12)  # one averaging ends all disagreement
-
-
 def test_decor_step_sizes_start_where_the_lemmas_allow():
     """eta_0 = p / (c L); the published eta_0 is 16 p / (c L)."""
     given_ones = {**PROBLEM, "growth_of_variance": 0.3, "growth_of_divergence": 0.2}
@@ -247,7 +215,13 @@ def test_the_leading_error_is_n_minus_q_times_below_independent_noise(q):
 
 
 # What is refused
-STAR = gossip.uniform("star:n=5")
+STAR, ALONE = gossip.uniform("star:n=5"), gossip.from_array(np.eye(3))
+KNOWN = {
+    "smoothness": 4.0, "gradient_variance": 2.0, "gradient_divergence": 0.7, "growth_of_variance": 0.3,
+    "growth_of_divergence": 1.2, "initial_loss": 5.0, "initial_disagreement": 0.1,
+}  # fmt: skip
+AT = {"loss": 0.0, "gradient_squared": 1.0, "disagreement": 0.0}
+SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
 
 
 @each(
@@ -258,7 +232,12 @@ STAR = gossip.uniform("star:n=5")
     (lambda: pairwise_error(STAR, -1.0), "sigma_cor must be a finite number >= 0"),
     (lambda: heterogeneity(STAR, of="row"), "unknown part of the gossip matrix 'row'; did you mean 'rows'"),
     (lambda: decor_theorem_2(STAR, **FULL), "doubly stochastic"),
-    (lambda: decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM), r"gossip must mix.*got p = 0"),
+    (lambda: decor_step_sizes(ALONE, 5, **PROBLEM), r"gossip must mix.*got p = 0"),
+    (lambda: decor_descent(STAR, learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
+    (lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN), "learning_rate must be at most 1 / smoothness"),
+    (lambda: decor_step_size(RING, 5, sigma_ldp=1, dimension=1, smoothness=1.0), "initial_loss must be"),
+    (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
+    (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
     (lambda: decor_theorem_2(RING, **{**FULL, "num_steps": 0}), "num_steps must be"),
     (lambda: decor_theorem_2(RING, **{**FULL, "dimension": 0}), "dimension must be"),
     (lambda: decor_theorem_2(RING, **{**FULL, "smoothness": 0.0}), "smoothness must be"),
@@ -275,10 +254,6 @@ def test_sparse_covariances_and_graphs_without_edges():
     assert heterogeneity(alone) == heterogeneity(alone, of="rows") == pairwise_error(alone, 1.0) == 0.0
 
 
-KNOWN = {
-    "smoothness": 4.0, "gradient_variance": 2.0, "gradient_divergence": 0.7, "growth_of_variance": 0.3,
-    "growth_of_divergence": 1.2, "initial_loss": 5.0, "initial_disagreement": 0.1,
-}  # fmt: skip
 NOISE = {"sigma_ldp": 1.5, "sigma_cor": 3.0, "dimension": 10}
 P_RING = 1 - (1 / 3 + 2 / 3 * math.cos(math.pi / 8)) ** 2
 
@@ -292,13 +267,12 @@ def added():
 
 def test_one_step_written_out():
     eta, f, g, Xi, n, p = 0.1, 3.0, 2.0, 0.5, 16, P_RING
-    descent = decor_descent(
-        RING, learning_rate=eta, loss=f, gradient_squared=g, disagreement=Xi, sigma_ldp=1.5, dimension=10, **KNOWN
-    )
+    at = {"learning_rate": eta, "gradient_squared": g, "disagreement": Xi}
+    descent = decor_descent(RING, loss=f, **at, sigma_ldp=1.5, dimension=10, **KNOWN)
     m = 2 * eta * 4 * 0.3 / n
     expected = f - eta / 2 * (1 - m) * g + eta * 16 / 2 * (1 + m) * Xi + 4 * eta**2 / 32 * (2 + 10 * 1.5**2)
     assert_allclose(descent, expected, rtol=1e-12)
-    left = decor_disagreement(RING, learning_rate=eta, gradient_squared=g, disagreement=Xi, **NOISE, **KNOWN)
+    left = decor_disagreement(RING, **at, **NOISE, **KNOWN)
     factor = 1 - 2 * p / 3 + 2 * (1 - p) * (3 + p * 0.3) * eta**2 * 16 / p
     expected = factor * Xi + 2 * (1 - p) * (3 * 1.2 + p * 0.3) / p * eta**2 * g + eta**2 * sum(added())
     assert_allclose(left, expected, rtol=1e-10)
@@ -332,9 +306,8 @@ def test_the_non_convex_part_has_no_pl_constant():
     """mu / L, which may be 1, is at most 2 p where p is 1/2: only graphs of slow mixing show it, with small P and M."""
     steep = {**KNOWN, "pl_constant": 4000.0}
     assert_allclose(decor_constant(RING, **steep), 1000.0)
-    assert decor_theorem_2_non_convex(RING, num_steps=9, **NOISE, **steep) == decor_theorem_2_non_convex(
-        RING, num_steps=9, **NOISE, **KNOWN
-    )
+    first, second = (decor_theorem_2_non_convex(RING, num_steps=9, **NOISE, **known) for known in (steep, KNOWN))
+    assert first == second
     refuses("pl_constant must be", decor_theorem_2, RING, num_steps=9, **NOISE, **KNOWN)
 
 
@@ -379,25 +352,3 @@ def test_rates_are_the_leading_terms_of_theorem_2(q):
     # both with all steps: the price of privacy stays
     longer = {**budget, "num_steps": 4000}
     assert_allclose(decor_rate("ring:n=16", **longer, dimension=10, **known).privacy, rate.privacy, rtol=1e-12)
-
-
-AT = {"loss": 0.0, "gradient_squared": 1.0, "disagreement": 0.0}
-SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
-
-
-@each(
-    "call, message",
-    (lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN), "learning_rate must be at most 1 / smoothness"),
-    (lambda: decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
-    (
-        lambda: decor_disagreement(
-            gossip.from_array(np.eye(3)), learning_rate=0.1, gradient_squared=0, disagreement=0, **KNOWN
-        ),
-        "gossip must mix",
-    ),
-    (lambda: decor_step_size(RING, 5, sigma_ldp=1, dimension=1, smoothness=1.0), "initial_loss must be"),
-    (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
-    (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
-)
-def test_bad_arguments_of_one_step_are_refused(call, message):
-    refuses(message, call)

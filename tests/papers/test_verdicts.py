@@ -96,25 +96,21 @@ def test_wrong_words_are_as_rare_as_stated(points, seeds, truth, wrong):
     assert points > 1 or counted >= stats.binom.ppf(1e-6, cases, 0.025)
 
 
-def words_to_verdict(*words, quantifier="every"):
+def verdict_by_words(*words, quantifier="every"):
     values = {CONFIRMED: 2.0, DIRECTION: 0.5, REFUTED: -1.0}
     effects = [
         Effect.exact(i, 0.0, 1.0, error=5.0) if word == UNSETTLED else Effect.exact(i, values[word], 1.0)
         for i, word in enumerate(words)
     ]
-    return Verdict("", effects, "", quantifier=quantifier).verdict
+    return Verdict("", effects, "", quantifier=quantifier)
 
 
 def test_claims_of_every_and_of_some_point():
-    every = words_to_verdict
-    assert every(CONFIRMED, CONFIRMED) == CONFIRMED
-    assert every(CONFIRMED, DIRECTION) == DIRECTION
-    assert every(CONFIRMED, DIRECTION, UNSETTLED) == UNSETTLED
-    assert every(CONFIRMED, DIRECTION, UNSETTLED, REFUTED) == REFUTED
-    assert every() == NOT_RUN
-    assert every(REFUTED, UNSETTLED, CONFIRMED, quantifier="some") == CONFIRMED
-    assert every(REFUTED, UNSETTLED, quantifier="some") == UNSETTLED
-    assert every(REFUTED, REFUTED, quantifier="some") == REFUTED
+    words = [CONFIRMED, DIRECTION, UNSETTLED, REFUTED]
+    for count in range(1, 5):
+        assert verdict_by_words(*words[:count]).verdict == words[count - 1]
+        assert verdict_by_words(*words[-count:], quantifier="some").verdict == words[-count]
+    assert verdict_by_words().verdict == NOT_RUN
 
 
 def test_a_claim_of_some_point_names_the_points_it_rests_on():
@@ -161,18 +157,9 @@ def test_a_verdict_is_computed_anew_from_what_is_stored(effects):
 
 
 def test_the_verdict_of_a_figure_is_the_worst_of_what_was_run():
-    parts = {
-        word: Verdict(word, [Effect.exact("", value, 1.0, error=error)], "")
-        for word, value, error in ((CONFIRMED, 2, 0), (DIRECTION, 0.5, 0), (UNSETTLED, 0, 5), (REFUTED, -1, 0))
-    }
-    missing = Verdict.not_run("e", "no data")
-    assert [part.verdict for part in parts.values()] == list(parts)
-    assert missing.verdict == NOT_RUN
-    assert verdicts.overall([parts[CONFIRMED], missing]) == CONFIRMED
-    assert verdicts.overall([parts[CONFIRMED], parts[DIRECTION]]) == DIRECTION
-    assert verdicts.overall([parts[UNSETTLED], parts[DIRECTION]]) == UNSETTLED
-    assert verdicts.overall(parts.values()) == REFUTED
-    assert verdicts.overall([missing]) == NOT_RUN
+    parts, missing = [verdict_by_words(word) for word in (CONFIRMED, DIRECTION)], Verdict.not_run("e", "no data")
+    assert verdicts.overall([*parts, missing]) == DIRECTION
+    assert verdicts.overall([missing]) == missing.verdict == NOT_RUN
 
 
 @each(

@@ -11,7 +11,6 @@ from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 from mfdl import NoiseKey, Privacy, account, algorithms, noise_scale, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
@@ -27,7 +26,8 @@ from mfdl.training.tasks import Task
 from mfdl.trust.view import AlgorithmView, View
 
 torch.set_num_threads(1)
-NODES = 3
+NODES, ETA, CLIP = 3, 0.3, 0.5
+RING, LDP = dynamics_on("ring:n=3", 0.1), Privacy(trust.LDP(), **ZERO_OUT)
 
 
 def dot_task(num_records: int) -> Task:
@@ -35,8 +35,7 @@ def dot_task(num_records: int) -> Task:
 
 
 def made_for(participation, unit="record"):
-    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.1), participation)
-    return calibrate(algorithm, Privacy(trust.LDP(), unit=unit, **ZERO_OUT), mu=1.0)
+    return calibrate(algorithms.dp_dsgd(RING, participation), dataclasses.replace(LDP, unit=unit), mu=1.0)
 
 
 def instance_of(mechanism, task, seed):
@@ -92,25 +91,18 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
 
     The executor, which feeds a fixed order, refuses a mechanism for any order.
     """
-    dynamics = dynamics_on("ring:n=3", 0.1)
-    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    fixed, shuffled = (algorithms.bsr(dynamics, p, bandwidth=2) for p in (Cyclic(2, 2), OncePerEpoch(2, 2)))
+    fixed, shuffled = (algorithms.bsr(RING, p, bandwidth=2) for p in (Cyclic(2, 2), OncePerEpoch(2, 2)))
     C = np.eye(4) + 0.5 * np.eye(4, k=-1)
     np.testing.assert_array_equal(fixed.noise.encoder.dense(), C)
     worth = {p: np.sum(C[:, list(p)].sum(axis=1) ** 2) for p in [(0, 2), (1, 3), (0, 3), (1, 2)]}
     assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
-    assert noise_scale.account(fixed, Privacy(**common), noise_std=1.0).mu ** 2 == pytest.approx(2.5)
-    assert noise_scale.account(shuffled, Privacy(**common), noise_std=1.0).mu ** 2 == pytest.approx(3.5)
-    calibrated = calibrate(shuffled, Privacy(**common), mu=1.0)
+    assert account(fixed, LDP, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
+    assert account(shuffled, LDP, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
+    calibrated = calibrate(shuffled, LDP, mu=1.0)
     unsupported("Reshuffled or sampled", lambda: replay(calibrated, dot_task(8), seeds=[0]))
 
 
-ENTRANCES = [
-    noise_scale.account, noise_scale.calibrate, noise_scale.losses, sensitivity_by_victim,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize("entrance", [account, calibrate, noise_scale.losses, sensitivity_by_victim])
 def test_no_guarantee_takes_a_sampling_rate_or_infers_one_from_data(entrance):
     """A rate stands in a participation, which the sampler takes too: no accountant has another, or sees the records."""
     names = set(inspect.signature(entrance).parameters)
@@ -121,16 +113,8 @@ def test_no_guarantee_takes_a_sampling_rate_or_infers_one_from_data(entrance):
 @pytest.mark.parametrize("build", [algorithms.mafalda, algorithms.bsr, algorithms.anti_pgd, algorithms.zip_dl])
 def test_a_rate_amplifies_nothing_that_is_not_proven(build):
     """Noise correlated over time or added to messages: neither the accountant of patterns nor that of draws answers."""
-    dynamics = dynamics_on("ring:n=3", 0.1)
-    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    with pytest.raises(UnsupportedMechanism, match=r"is proven|fresh in every step"):
-        account(build(dynamics, PoissonSampling(0.1, 4)), Privacy(**common), noise_std=1.0)
-
-
-def test_a_rate_in_a_public_accountant_is_refused():
-    dynamics = dynamics_on("ring:n=3", 0.1)
-    algorithm = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
-    unsupported("have no mu; give epsilon", lambda: calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0))
+    sampling = PoissonSampling(0.1, 4)
+    unsupported("is proven|fresh in every step", lambda: account(build(RING, sampling), LDP, noise_std=1.0))
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():
@@ -141,16 +125,8 @@ def test_the_guarantee_does_not_follow_the_number_of_records():
     for instance in (few, many):
         place = tuple(torch.nonzero(instance.mask)[0].tolist())
         assert len(steps_of(instance, place, 6)) == calibrated.algorithm.participation.epochs
-    with pytest.raises(InvalidInput, match="at least period=3 records"):  # not a shorter epoch instead
-        instance_of(calibrated, dot_task(NODES * 3 - 1), 0)
-
-
-torch.set_num_threads(1)
-FEW_NODES, ETA, CLIP = 3, 0.3, 0.5
-
-
-def task_with_records_per_node(per_node: int) -> Task:
-    return linear_task(FEW_NODES, np.ones((FEW_NODES * per_node, 2)))
+    # not a shorter epoch instead
+    refuses("at least period=3 records", instance_of, calibrated, dot_task(NODES * 3 - 1), 0)
 
 
 def messages(participation, per_node, monkeypatch, *, change, unit="record"):
@@ -165,13 +141,10 @@ def messages(participation, per_node, monkeypatch, *, change, unit="record"):
         change(features, mask)
         return dataclasses.replace(instance, features=features, mask=mask)
 
+    task = linear_task(NODES, np.ones((NODES * per_node, 2)))
     with monkeypatch.context() as patch:
         patch.setattr(Task, "instance", changed)
-        return (
-            replay(calibrated, task_with_records_per_node(per_node), seeds=[0], keep_messages=True, dtype=torch.float64)
-            .seeds[0]
-            .messages
-        )
+        return replay(calibrated, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages
 
 
 def opposed(features, mask):
@@ -182,21 +155,15 @@ def opposed(features, mask):
 
 @pytest.mark.parametrize("per_node", [2, 4, 9])
 def test_leaving_out_a_record_moves_its_message_by_its_own_share_alone(per_node, monkeypatch):
-    """eta C / m with the public m.
-
-    Divided by the records present, the mean would go from (m - 2) C / m to C: twice as far.
-    """
+    """eta C / m, m public. Divided by the records present, the mean would go from (m - 2) C / m to C: twice as far."""
 
     def without(features, mask):
         opposed(features, mask)
         mask[1, 0, 0] = False
 
-    part = EveryStep(2)
-    moved = messages(part, per_node, monkeypatch, change=opposed) - messages(
-        part, per_node, monkeypatch, change=without
-    )
+    first, second = (messages(EveryStep(2), per_node, monkeypatch, change=change)[0] for change in (opposed, without))
     reach = ETA * CLIP / per_node
-    np.testing.assert_allclose(np.linalg.norm(moved[0], axis=1), [0, reach, 0], rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(np.linalg.norm(first - second, axis=1), [0, reach, 0], rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("unit", ["record", "user"])
@@ -248,9 +215,8 @@ def test_messages_and_models_together_show_no_less_than_either(case, release):
     nothing = dataclasses.replace(knowledge, seen=np.zeros_like(knowledge.seen), combination=None)
 
     def loss(known, outputs):
-        return squared(
-            AlgorithmView(algorithm, known, release=outputs, attacker="anyone"), victims, algorithm.participation
-        )
+        view = AlgorithmView(algorithm, known, release=outputs, attacker="anyone")
+        return squared(view, victims, algorithm.participation)
 
     both = loss(knowledge, release)
     for marginal in (loss(knowledge, "none"), loss(nothing, release)):
@@ -290,12 +256,9 @@ def test_released_models_are_accounted_together_with_the_messages(name):
 
 def test_steps_of_one_record_are_accounted_together():
     """Anti-correlated noise: a step by itself is worth T - t, all steps of a record together 1^2 + ... + T^2."""
-    algorithm = algorithms.anti_pgd(dynamics_on("ring:n=3"), EveryStep(4))
-    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    guarantee = account(algorithm, Privacy(**common), noise_std=1.0).mu ** 2
-    C = np.tri(4)
-    assert np.trace(C.T @ C) == 10  # the sum over steps
-    assert (guarantee, np.sum(C.T @ C)) == (pytest.approx(np.sum(C.T @ C)), 30)
+    C, algorithm = np.tri(4), algorithms.anti_pgd(RING, EveryStep(4))
+    assert (np.trace(C.T @ C), np.sum(C.T @ C)) == (10, 30)  # the sum over steps, and all together
+    assert account(algorithm, LDP, noise_std=1.0).mu ** 2 == pytest.approx(30)
 
 
 DYN = dynamics_on("path:n=3", 0.1)
@@ -324,12 +287,12 @@ def test_neither_noise_nor_a_step_beyond_the_last(algorithm):
 
 
 def test_a_participation_of_more_steps_is_another_mechanism():
-    calibrated = calibrate(ALGORITHMS["dp-dsgd"], Privacy(trust.LDP(), **ZERO_OUT), noise_std=0.0)
+    calibrated = calibrate(ALGORITHMS["dp-dsgd"], LDP, noise_std=0.0)
     longer = algorithms.dp_dsgd(DYN, EveryStep(T + 1))
     refuses("calibrate or account anew", lambda: type(calibrated)(longer, calibrated.guarantee))
 
 
 def test_a_schedule_of_step_sizes_ends_with_the_mechanism():
     rates = Dynamics(DYN.gossip, np.full(T, 0.1))
-    with pytest.raises(InvalidInput, match=f"one for each of {T + 1} steps, got a schedule of {T}"):
-        algorithms.dp_dsgd(rates, EveryStep(T + 1))
+    words = f"one for each of {T + 1} steps, got a schedule of {T}"
+    refuses(words, algorithms.dp_dsgd, rates, EveryStep(T + 1))

@@ -21,11 +21,12 @@ from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps, means_de
 from ..paper_claims import statements
 
 ENTRIES = st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5])
-SIGMAS = st.sampled_from([1.0, 2.0])
+EPSILONS = (0.0, 0.5, 1.5)
 WAYS = st.sampled_from(["kept", "lost", "replaced"])
-INTEGRATION = 1e-4
 
-published_claim = statements(sigma=SIGMAS, way=WAYS, tolerance=INTEGRATION)
+published_claim = statements(
+    sigma=st.sampled_from([1.0, 2.0]), way=WAYS, epsilon=st.sampled_from(EPSILONS), tolerance=1e-4
+)
 
 
 @st.composite
@@ -39,7 +40,7 @@ def encoders(draw: st.DrawFn, steps: int) -> FloatArray:
 
 @st.composite
 def grams(draw: st.DrawFn) -> FloatArray:
-    """Of two vectors with an angle of at most 90 degrees."""
+    """Gram of two vectors with an angle of at most 90 degrees."""
     d = draw(st.sampled_from([1.0, 0.05, 0.25, 2.0])), draw(st.sampled_from([1.0, 0.05, 0.25, 2.0]))
     c = draw(st.sampled_from([0.0, 0.7, 0.3, 0.9])) * math.sqrt(d[0] * d[1])
     return np.array([[d[0], c], [c, d[1]]])
@@ -86,15 +87,13 @@ def doubled_shift(gram: FloatArray, sigma: float) -> tuple[float, float]:
     return max(two_bin_delta(4 * M, 0.0, way) for way in ("kept", "lost")), two_bin_delta(M, 0.0, "replaced")
 
 
-@published_claim(
-    "balls-in-bins-monotone", examples=60, gram=grams(), raised=grams(), epsilon=st.sampled_from([0.0, 0.5, 1.5])
-)
+@published_claim("balls-in-bins-monotone", examples=60, gram=grams(), raised=grams())
 def monotone(gram: FloatArray, raised: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     assume((raised >= gram).all())
     return two_bin_delta(raised, epsilon, way), two_bin_delta(gram, epsilon, way)
 
 
-@published_claim("balls-in-bins-stride", examples=60, means=three_bin_means(), epsilon=st.sampled_from([0.0, 0.5, 1.5]))
+@published_claim("balls-in-bins-stride", examples=60, means=three_bin_means())
 def stride(means: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     """A = {0, 1}, so that shifts are {0, 1}, {1, 2} and {2, 0}."""
     pairs = [means_delta(np.roll(means, -shift, axis=0)[:2], epsilon, way) for shift in range(3)]
@@ -103,9 +102,8 @@ def stride(means: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
 
 def _against(M: FloatArray, encoder: FloatArray, sigma: float, way: str) -> tuple[FloatArray, FloatArray]:
     assume(float(np.linalg.eigvalsh(M)[0]) >= 0)
-    epsilons = (0.0, 0.5, 1.5)
-    true = attacked(encoder, bins_of_steps(len(encoder), 2), sigma, epsilons, way, 4)
-    return np.array([two_bin_delta(M / sigma**2, epsilon, way) for epsilon in epsilons]), true
+    true = attacked(encoder, bins_of_steps(len(encoder), 2), sigma, EPSILONS, way, 4)
+    return np.array([two_bin_delta(M / sigma**2, epsilon, way) for epsilon in EPSILONS]), true
 
 
 def _by_bins(X: FloatArray) -> FloatArray:

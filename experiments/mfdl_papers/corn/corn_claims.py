@@ -1,8 +1,6 @@
 """Claims of CorN-DSGD: what the noise costs in privacy, which noise is best, and who can subtract it.
 
-Theorem 2, the conversions under it, and the budget of (9b); Theorem 1, shared seeds, problems (9) and (10), the public
-code. The systems of these claims are gossip matrices with covariances of noise, what is seen of them, and its exact
-loss.
+Theorem 2, its conversions, the budget of (9b); Theorem 1, shared seeds, problems (9) and (10), the public code.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from mfdl.testing.oracles.sensitivity_oracle import coalition_loss_reference
 from mfdl.testing.strategies import integer_arrays
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
-from ..paper_claims import losses, statements
-from .covariance_bounds import corn_equation_9_renyi, corn_renyi, corn_theorem
+from ..paper_claims import laplacian, losses, statements
+from . import corn_equation_9_renyi, corn_renyi, corn_theorem
 
 EPSILONS, DELTAS = st.integers(1, 60), st.sampled_from([1e-5, 1e-6, 1e-4, 1e-3, 1e-2])
 CLIP_NORMS = st.sampled_from([1.0, 0.5, 2.0])
@@ -42,7 +40,7 @@ PAIR_RATIOS = np.append(0.0, np.geomspace(1e-4, 1e4, 400))  # the best gain is s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisySystem:
-    """A gossip matrix W and a covariance R over its nodes."""
+    """Gossip W with a covariance R over its nodes."""
 
     W: GossipMatrix
     R: FloatArray
@@ -89,7 +87,7 @@ def exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: in
 
 
 def mu_of_all_messages(system: NoisySystem, num_steps: int, clip_norm: float = 1.0) -> float:
-    """That of everybody, all messages seen."""
+    """`exact_mu` over all nodes, all messages seen."""
     n = len(system.R)
     return exact_mu(*all_messages(system.W, system.R, num_steps), range(n), n, clip_norm)
 
@@ -126,12 +124,10 @@ def _renyi_divergence(shift: FloatArray, R: FloatArray, order: float) -> float:
     return float((top + np.log(np.exp(exponents - top).sum() * cell)) / (order - 1))
 
 
-@published_claim(
-    "corn-theorem-2-renyi",
-    covariance=covariances(max_nodes=2),
-    order=st.sampled_from([2.0, 1.25, 3.0, 5.0]),
-    examples=80,
-)
+ORDERS = st.sampled_from([2.0, 1.25, 3.0, 5.0])
+
+
+@published_claim("corn-theorem-2-renyi", covariance=covariances(max_nodes=2), order=ORDERS, examples=80)
 def theorem_2_renyi(covariance: FloatArray, order: float) -> Any:
     printed = order * float(corn_renyi(covariance, clip_norm=0.5).value)
     truth = max(_renyi_divergence(shift, covariance, order) for shift in np.eye(len(covariance)))
@@ -194,10 +190,11 @@ claim_of_covariances = statements(
 # ---- Theorem 1: error -------------------------------------------------------------------------------------
 
 
-def _model_variance(W: GossipMatrix, R: FloatArray, num_steps: int) -> float:
-    """Variance of the noise in all models after the last averaging."""
-    _, final = gossip_messages(W, num_steps)
-    return float(np.trace(final @ np.kron(np.eye(num_steps), R) @ final.T))
+def _printed_and_true_variance(system: NoisySystem, num_steps: int) -> tuple[float, float]:
+    """tr(W R W^T), and the variance of the noise in all models after the last averaging."""
+    W, R = system.W.dense(), system.R
+    _, final = gossip_messages(system.W, num_steps)
+    return float(np.trace(W @ R @ W.T)), float(np.trace(final @ np.kron(np.eye(num_steps), R) @ final.T))
 
 
 def _price(R: FloatArray, gram: FloatArray) -> float:
@@ -207,16 +204,13 @@ def _price(R: FloatArray, gram: FloatArray) -> float:
 
 @claim_of_covariances("corn-theorem-1", system=systems(max_nodes=4), examples=100)
 def theorem_1(system: NoisySystem) -> Any:
-    W, R = system.W, system.R
-    printed = float(np.trace(W.dense() @ R @ W.dense().T))
-    truth = _model_variance(W, R, 1)
+    printed, truth = _printed_and_true_variance(system, 1)
     return [printed, truth], [truth, printed]
 
 
 @claim_of_covariances("corn-theorem-1-all-steps")
 def theorem_1_all_steps(system: NoisySystem, num_steps: int) -> Any:
-    W, R = system.W, system.R
-    return np.trace(W.dense() @ R @ W.dense().T), _model_variance(W, R, num_steps)
+    return _printed_and_true_variance(system, num_steps)
 
 
 # ---- who knows what: Algorithm 1, pairwise noise, problem (10) -----------------------------------------------
@@ -224,15 +218,14 @@ def theorem_1_all_steps(system: NoisySystem, num_steps: int) -> Any:
 
 @claim_of_covariances("corn-algorithm-1-insiders", system=systems(min_nodes=2))
 def algorithm_1_insiders(system: NoisySystem) -> Any:
-    W, R = system.W, system.R
-    n = len(R)
-    A, B = all_messages(W, R, 1)
+    n = len(system.R)
+    A, B = all_messages(system.W, system.R, 1)
     holders = [set(range(n))] * B.shape[1]
     truth = max(
         exact_mu(A, without_noise(B, {k for k in range(n) if attacker in holders[k]}), [u], n, 1.0)
         for attacker, u in itertools.permutations(range(n), 2)
     )
-    return math.sqrt(4 * np.linalg.inv(R).diagonal().max()), truth
+    return math.sqrt(4 * np.linalg.inv(system.R).diagonal().max()), truth
 
 
 @claim_of_covariances("corn-pairwise-noise", draw_of_edge=draws_of_edges())
@@ -251,8 +244,7 @@ def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
     n, m = seeds.shape
     assume(coalition_size < n)
     printed, truth = 0.0, 0.0
-    W = gossip.metropolis_hastings(nx.path_graph(n))
-    messages, _ = gossip_messages(W, num_steps)
+    messages, _ = gossip_messages(gossip.metropolis_hastings(nx.path_graph(n)), num_steps)
     B = messages @ np.kron(np.eye(num_steps), np.hstack([np.eye(n), seeds]))
     for coalition in itertools.combinations(range(n), coalition_size):
         honest = [i for i in range(n) if i not in coalition]
@@ -293,35 +285,32 @@ def disjoint_groups(graph: nx.Graph, groups: Groups) -> Any:
 )
 def order_of_errors(graph: nx.Graph, ratio: float) -> Any:
     H, n = _printed_gram(graph), len(graph)
-    laplacian = nx.laplacian_matrix(graph, nodelist=range(n)).toarray()
     optimum = coalition_loss_reference(H, [range(n)], 0)
-    return [_price(np.eye(n) + ratio * laplacian, H), np.trace(H)], [optimum, optimum]
+    return [_price(np.eye(n) + ratio * laplacian(graph), H), np.trace(H)], [optimum, optimum]
 
 
 @claim_of_covariances("corn-complete-graph", covariance=covariances(min_nodes=2, max_nodes=5))
 def complete_graph(covariance: FloatArray) -> Any:
     """The best a I + b L has the eigenvalue 1^T R 1 / n on the average and the mean of the rest on all else."""
     n = len(covariance)
-    W, average = np.full((n, n), 1 / n), np.full((n, n), 1 / n)
-    mean = covariance.sum() / n
-    pairwise = mean * average + (np.trace(covariance) - mean) / (n - 1) * (np.eye(n) - average)
-    both = [
-        [np.linalg.inv(R).diagonal().max(), np.trace(W @ R @ W.T), -np.trace(W @ R @ W.T)]
-        for R in (covariance, pairwise)
-    ]
-    return both[0], both[1]
+    W, mean = np.full((n, n), 1 / n), covariance.sum() / n
+    pairwise = mean * W + (np.trace(covariance) - mean) / (n - 1) * (np.eye(n) - W)
+
+    def numbers(R: FloatArray) -> list[float]:
+        return [np.linalg.inv(R).diagonal().max(), np.trace(W @ R @ W.T), -np.trace(W @ R @ W.T)]
+
+    return numbers(covariance), numbers(pairwise)
 
 
 @claim_of_covariances("corn-pairwise-gain", graph=connected_graphs(2, 5))
 def pairwise_gain(graph: nx.Graph) -> Any:
-    W, n = gossip.uniform(graph).dense(), len(graph)
-    laplacian = nx.laplacian_matrix(graph, nodelist=range(n)).toarray()
-    R = np.eye(n) + PAIR_RATIOS[:, None, None] * laplacian
+    W = gossip.uniform(graph).dense()
+    R = np.eye(len(graph)) + PAIR_RATIOS[:, None, None] * laplacian(graph)
     return (1 - 1e-6) * np.sum(W**2), min(_price(noise, W.T @ W) for noise in R)
 
 
 def _bounded_optimum(gram: FloatArray, largest_variance: float) -> float:
-    """min tr(H R) with [R^-1]_ii <= 1 and tr R <= n times the largest variance (cvxpy, CLARABEL).
+    """min tr(H R) with [R^-1]_ii <= 1 and tr R <= n times the largest variance (CLARABEL).
 
     In one block matrix [[R, I], [I, T]] >= 0 with T >= R^-1: n separate `matrix_frac` leave the last digits inaccurate.
     """

@@ -1,16 +1,15 @@
 """CorN-DSGD, Figures 1 and 2: the noise left after one averaging, tr(W R W^T), on random graphs of 20 nodes.
 
-Figure 1, against budget, density and size: three covariances at one price max_i [R^-1]_ii <= r. They are independent
-noise (LDP), sigma_cor^2 I + sigma_cor^2 L at its best ratio (pairwise), and the best covariance of all (CorN),
-certified.
-
+Figure 1, against budget, density and size, at one price max_i [R^-1]_ii <= r: independent noise (LDP), sigma_cor^2 I +
+sigma_cor^2 L at its best ratio (pairwise), and the best covariance of all (CorN), certified.
 Figure 2, against the number of seeds (problem (10)): m seeds, each held by one of m disjoint groups of about n / m
-nodes in random order, private noise at every node. Two attackers: an eavesdropper (q = 0), for whom m = 1 is problem
-(9) and m = n is LDP, and any single node (q = 1), who knows its group's seed.
+nodes in random order, private noise at every node. For an eavesdropper (q = 0) m = 1 is problem (9) and m = n is LDP;
+any single node (q = 1) knows its group's seed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,25 +20,23 @@ from mfdl import gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise
-from mfdl.factorization.seeded_covariances import SpatialFactorization
 from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
-from mfdl.progress import reporter
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import deviation, panel_reproduction
+from ..figures import PublishedFigure, Reproduction, RunScale
+from ..figures.trained_panels import deviation, panel_reproduction, tracked
 from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
-from .covariance_bounds import corn_equation_9_renyi, corn_equation_9b, inverse_diagonal_limit
+from . import corn_equation_9_renyi, corn_equation_9b, inverse_diagonal_limit
 
 EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0)
 NODES, DENSITY, EPSILON = 20, 0.5, 10.0
 DELTA, CLIP_NORM, STEPS = 1e-5, 0.1, 5000
+BUDGET = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS}
 DENSITIES, QUICK_DENSITIES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)
 SIZES, QUICK_SIZES, ONE_DRAW_ABOVE = (10, 20, 50, 100, 200, 500, 1000), (10, 20, 50, 100), 100
-NAMES = ("LDP", "pairwise", "CorN")
+NAMES, VARIANCE = ("LDP", "pairwise", "CorN"), "tr(W R Wᵀ)"
 TOLERANCE = 1e-4
-SPARSE = 0.4
-"""Up to this p a graph counts as sparse."""
+SPARSE = 0.4  # up to this p
 Draw = tuple[int, float, int]  # nodes, density, seed
 Traces = Mapping[str, float]
 SEED_COUNTS, QUICK_SEED_COUNTS = (1, 2, 3, 4, 5, 7, 10, 15, 20), (1, 2, 4, 10, 20)
@@ -87,173 +84,123 @@ def traces(n: int, p: float, seed: int) -> dict[str, float]:
     return {"LDP": best.independent_objective, "pairwise": pairwise.objective, "CorN": best.objective, "gap": best.gap}
 
 
-def in_order(at: str, of_draw: Traces) -> list[Effect]:
-    """Of CorN <= pairwise <= LDP on a draw, but for what the solvers leave."""
-    CorN, pairwise, LDP = (of_draw[name] for name in ("CorN", "pairwise", "LDP"))
-    return [
-        Effect.exact(f"{at}: CorN, pairwise", math.log(pairwise / CorN) + 2 * TOLERANCE),
-        Effect.exact(f"{at}: pairwise, LDP", math.log(LDP / pairwise) + 1e-9),
+def in_order(claim: str, by_draw: Mapping[str, Traces]) -> Verdict:
+    """CorN <= pairwise <= LDP on every draw, but for what the solvers leave; its value is the share of draws."""
+    effects = [
+        (
+            Effect.exact(f"{at}: CorN, pairwise", math.log(of_draw["pairwise"] / of_draw["CorN"]) + 2 * TOLERANCE),
+            Effect.exact(f"{at}: pairwise, LDP", math.log(of_draw["LDP"] / of_draw["pairwise"]) + 1e-9),
+        )
+        for at, of_draw in by_draw.items()
     ]
+    confirmed, every = sum(worst(e.word() for e in pair) == CONFIRMED for pair in effects), itertools.chain(*effects)
+    return Verdict(claim, [*every], f"on {confirmed} of {len(effects)} draws", value=confirmed / len(effects))
 
 
 def judged_covariances(by_draw: Mapping[Draw, Traces], largest: int) -> list[Verdict]:
     """The order on every draw; where pairwise noise is furthest above CorN; sizes that were solved; the budget."""
-    order = {draw: in_order("n = {}, p = {}, draw {}".format(*draw), of_draw) for draw, of_draw in by_draw.items()}
-    confirmed = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order.values())
-    return [
-        Verdict(
-            "CorN <= pairwise <= LDP",
-            [effect for effects in order.values() for effect in effects],
-            f"on {confirmed} of {len(order)} draws",
-            value=confirmed / len(order),
-        ),
-        _sparse(by_draw),
-        _scales(by_draw, largest),
-        _by_budget(by_draw),
-    ]
+    named = {"n = {}, p = {}, draw {}".format(*draw): of_draw for draw, of_draw in by_draw.items()}
+    order = in_order("CorN <= pairwise <= LDP", named)
+    return [order, _sparse(by_draw), _scales(named, largest), _by_budget(named)]
 
 
 def _sparse(by_draw: Mapping[Draw, Traces]) -> Verdict:
-    """Pairwise - CorN at every p <= `SPARSE` beside every other p, paired by draw."""
+    """Pairwise - CorN at every p <= `SPARSE` beside every other p, paired by draw, at the price of `EPSILON`."""
     gaps = {
         p: np.array([t["pairwise"] - t["CorN"] for (n, q, _), t in by_draw.items() if (n, q) == (NODES, p)])
+        / exact_limit(EPSILON)
         for p in sorted({p for n, p, _ in by_draw if n == NODES})
     }
-    at_budget = {p: values / exact_limit(EPSILON) for p, values in gaps.items()}
-    words = "pairwise - CorN " + ", ".join(f"{values.mean():.3g} at p = {p:g}" for p, values in at_budget.items())
+    words = "pairwise - CorN " + ", ".join(f"{values.mean():.3g} at p = {p:g}" for p, values in gaps.items())
     effects = [
-        Effect.sampled(f"p = {p:g} beside {q:g}", at_budget[p] - at_budget[q])
-        for p in at_budget
-        for q in at_budget
-        if p <= SPARSE < q
+        Effect.sampled(f"p = {p:g} beside {q:g}", gaps[p] - gaps[q]) for p in gaps for q in gaps if p <= SPARSE < q
     ]
-    return Verdict(
-        f"the gap between pairwise noise and CorN is largest for small p (p <= {SPARSE:g})",
-        effects,
-        words,
-        value=float(at_budget[min(at_budget)].mean()),
-        spread=deviation(at_budget[min(at_budget)]),
-    )
+    claim = f"the gap between pairwise noise and CorN is largest for small p (p <= {SPARSE:g})"
+    sparsest = gaps[min(gaps)]
+    return Verdict(claim, effects, words, value=float(sparsest.mean()), spread=deviation(sparsest))
 
 
-def _scales(by_draw: Mapping[Draw, Traces], largest: int) -> Verdict:
+def _scales(by_draw: Mapping[str, Traces], largest: int) -> Verdict:
     highest = max(of_draw["gap"] for of_draw in by_draw.values())
     effects = [
-        Effect.exact("n = {}, p = {}, draw {}".format(*draw), math.log(10 * TOLERANCE / max(of_draw["gap"], 1e-300)))
-        for draw, of_draw in by_draw.items()
+        Effect.exact(at, math.log(10 * TOLERANCE / max(of_draw["gap"], 1e-300))) for at, of_draw in by_draw.items()
     ]
     effects.append(Effect.exact("largest n solved over 100", math.log(largest / 100) + 1e-9))
     words = f"n = {largest} solved, certified gap at most {highest:.1e}"
     return Verdict("it scales to n = 100", effects, words, value=highest)
 
 
-def _by_budget(by_draw: Mapping[Draw, Traces]) -> Verdict:
+def _by_budget(by_draw: Mapping[str, Traces]) -> Verdict:
     """LDP / CorN at the largest budget over that at the smallest: both traces have the budget as the same factor."""
-    ends = [exact_limit(epsilon) for epsilon in (EPSILONS[0], EPSILONS[-1])]
-    gains = []
-    for of_draw in by_draw.values():
+    ends, gains = [exact_limit(epsilon) for epsilon in (EPSILONS[0], EPSILONS[-1])], {}
+    for at, of_draw in by_draw.items():
         first, last = (math.log(of_draw["LDP"] / r) - math.log(of_draw["CorN"] / r) for r in ends)
-        gains.append(last - first if abs(last - first) > 1e-12 else 0.0)
-    effects = [
-        Effect.exact("n = {}, p = {}, draw {}".format(*draw), gain) for draw, gain in zip(by_draw, gains, strict=True)
-    ]
-    words = f"LDP / CorN is the same at every epsilon (largest difference of logarithms {max(map(abs, gains)):.1g})"
-    return Verdict("correlation helps more as epsilon grows (LDP / CorN grows)", effects, words, value=max(gains))
+        gains[at] = last - first if abs(last - first) > 1e-12 else 0.0
+    effects, values = [Effect.exact(at, gain) for at, gain in gains.items()], gains.values()
+    words = f"LDP / CorN is the same at every epsilon (largest difference of logarithms {max(map(abs, values)):.1g})"
+    return Verdict("correlation helps more as epsilon grows (LDP / CorN grows)", effects, words, value=max(values))
 
 
 def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Solves every draw and judges it."""
+    """Figure 1."""
     draws = draw_seeds(scale, 3, 10)
     densities, sizes = scale.pick(QUICK_DENSITIES, DENSITIES), scale.pick(QUICK_SIZES, SIZES)
     cases: list[Draw] = [(NODES, p, s) for p in densities for s in draws]
     cases += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
-    by_draw: dict[Draw, dict[str, float]] = {}
-    with reporter(scale.progress).bar("covariances", len(cases)) as report:
-        for case in cases:
-            if case not in by_draw:
-                by_draw[case] = traces(*case)
-            report(1)
+    cases = list(dict.fromkeys(cases))
+    by_draw = {case: traces(*case) for case in tracked(scale, "covariances", cases)}
     limits = np.array([exact_limit(e) for e in EPSILONS])
+    by_budget = {
+        name: np.array([by_draw[NODES, DENSITY, s][name] for s in draws])[None, :] / limits[:, None] for name in NAMES
+    }
+    by_density = _lines(by_draw, [[(NODES, p, s) for s in draws] for p in densities])
+    by_size = _lines(by_draw, [[(n, DENSITY, s) for s in draws if (n, DENSITY, s) in by_draw] for n in sizes])
+    b, c = f"(b) n = {NODES}, epsilon = {EPSILON:g}", f"(c) p = {DENSITY}, epsilon = {EPSILON:g}"
     panels = [
-        Panel(
-            f"(a) n = {NODES}, p = {DENSITY}",
-            "epsilon",
-            "tr(W R Wᵀ)",
-            EPSILONS,
-            {
-                name: at[None, :] / limits[:, None]
-                for name, at in _at(by_draw, [(NODES, DENSITY, s) for s in draws]).items()
-            },
-            log_x=True,
-        ),
-        Panel(
-            f"(b) n = {NODES}, epsilon = {EPSILON:g}",
-            "edge probability p",
-            "tr(W R Wᵀ)",
-            densities,
-            _lines(by_draw, [[(NODES, p, s) for s in draws] for p in densities]),
-            log_y=False,
-        ),
-        Panel(
-            f"(c) p = {DENSITY}, epsilon = {EPSILON:g}",
-            "nodes n",
-            "tr(W R Wᵀ)",
-            sizes,
-            _lines(by_draw, [[(n, DENSITY, s) for s in draws if (n, DENSITY, s) in by_draw] for n in sizes]),
-            log_x=True,
-            log_y=False,
-        ),
+        Panel(f"(a) n = {NODES}, p = {DENSITY}", "epsilon", VARIANCE, EPSILONS, by_budget, log_x=True),
+        Panel(b, "edge probability p", VARIANCE, densities, by_density, log_y=False),
+        Panel(c, "nodes n", VARIANCE, sizes, by_size, log_x=True, log_y=False),
     ]
     verdicts = judged_covariances(by_draw, max(sizes))
     title = f"CorN-DSGD, Figure 1: CorN <= pairwise <= LDP {verdicts[0].finding}"
     caption = (
         f"User level, T = {STEPS}, C = {CLIP_NORM}, delta = {DELTA:g}, replace-one, an eavesdropper; connected "
         f"Erdős-Rényi draws, Metropolis-Hastings; mean and range of {len(draws)} draws (one for n > {ONE_DRAW_ABOVE}). "
-        "Exact budgets; the paper's (9b) puts all curves "
-        f"{_published_ratio(3.0, '(9b)'):.2f} times higher at epsilon = 3 and "
-        f"{_published_ratio(25.0, '(9b)'):.2f} at 25."
+        f"Exact budgets; the paper's (9b) puts all curves {_published_ratio(3.0):.2f} times higher at epsilon = 3 and "
+        f"{_published_ratio(25.0):.2f} at 25."
     )
-    of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (title, caption),
-        settings=of_run,
-        numbers={
-            "traces at r = 1": [{"n": n, "p": p, "draw": s, **of_draw} for (n, p, s), of_draw in by_draw.items()],
-            "limits": {f"{e:g}": {"exact": exact_limit(e), **published_limits(e)} for e in EPSILONS},
-        },
-    )
-
-
-def _at(by_draw: Mapping[Draw, Traces], some: Sequence[Draw]) -> dict[str, np.ndarray]:
-    return {name: np.array([by_draw[draw][name] for draw in some]) for name in NAMES}
+    settings = {**BUDGET, "draws": len(draws), "tolerance": TOLERANCE}
+    numbers = {
+        "traces at r = 1": [{"n": n, "p": p, "draw": s, **of_draw} for (n, p, s), of_draw in by_draw.items()],
+        "limits": {f"{e:g}": {"exact": exact_limit(e), **published_limits(e)} for e in EPSILONS},
+    }
+    return panel_reproduction(figure, scale, verdicts, panels, (title, caption), settings=settings, numbers=numbers)
 
 
 def _lines(by_draw: Mapping[Draw, Traces], points: Sequence[Sequence[Draw]]) -> dict[str, np.ndarray]:
     """By name, shape (points, draws), nan where there are fewer, at the price of `EPSILON`."""
     width, limit = max(map(len, points)), exact_limit(EPSILON)
-    return {
-        name: np.array(
-            [[by_draw[draw][name] / limit for draw in some] + [np.nan] * (width - len(some)) for some in points]
-        )
-        for name in NAMES
-    }
+
+    def row(name: str, draws: Sequence[Draw]) -> list[float]:
+        return [by_draw[draw][name] / limit for draw in draws] + [np.nan] * (width - len(draws))
+
+    return {name: np.array([row(name, draws) for draws in points]) for name in NAMES}
 
 
-def _published_ratio(epsilon: float, name: str) -> float:
-    """Noise variance of a published limit over that of the exact one."""
-    limit: Any = published_limits(epsilon)[name]
+def _published_ratio(epsilon: float) -> float:
+    """Noise variance of the limit of (9b) over that of the exact one."""
+    limit: Any = published_limits(epsilon)["(9b)"]
     return exact_limit(epsilon) / float(limit)
 
 
-def solved(on: Dynamics, groups: Sequence[Sequence[int]] | None, q: int) -> SpatialFactorization:
-    """The covariance of one case; one seed for all with q = 0 is problem (9); groups None: a seed for each edge."""
-    if groups is not None and len(groups) == 1 and q == 0:
-        return optimal_covariance(on, tolerance=SEED_TOLERANCE)
-    return optimal_covariance(on, groups=groups, coalition_size=q, tolerance=SEED_TOLERANCE)
+def solved(seed: int, line: str, m: int) -> tuple[float, float]:
+    """(noise left over LDP's, certified gap) of one case; one seed for all with q = 0 is problem (9)."""
+    options: dict[str, Any] = {}
+    if (line, m) != (OUTSIDER, 1):
+        options = {"groups": None if line == EDGES else random_groups(m, seed), "coalition_size": int(line != OUTSIDER)}
+    optimum = optimal_covariance(dynamics(DENSITY, seed), tolerance=SEED_TOLERANCE, **options)
+    assert optimum.independent_objective is not None
+    return optimum.objective / optimum.independent_objective, optimum.gap
 
 
 def random_groups(m: int, draw_seed: int, n: int = NODES) -> list[list[int]]:
@@ -266,10 +213,8 @@ def judged_seed_groups(lines: Mapping[str, np.ndarray], counts: Sequence[int]) -
     """Rises with the seeds for an outsider, to LDP; the paper names no q, so q = 1 is a finding and no verdict."""
     q0, q1 = lines[OUTSIDER], lines[MEMBER]
     effects = [
-        Effect.exact(
-            f"{counts[i + 1]} beside {counts[i]} seeds, draw {s}", q0[i + 1, s] / q0[i, s] - 1 + SEED_TOLERANCE
-        )
-        for i in range(len(counts) - 1)
+        Effect.exact(f"{more} beside {fewer} seeds, draw {s}", q0[i + 1, s] / q0[i, s] - 1 + SEED_TOLERANCE)
+        for i, (fewer, more) in enumerate(itertools.pairwise(counts))
         for s in range(q0.shape[1])
     ]
     shares = f"{q0[0].mean():.3f} of LDP's noise with {counts[0]} seed, {q0[-1].mean():.3f} with {counts[-1]} (q = 0); "
@@ -279,36 +224,21 @@ def judged_seed_groups(lines: Mapping[str, np.ndarray], counts: Sequence[int]) -
 
 
 def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Solves every case and judges it."""
+    """Figure 2."""
     draws, counts = draw_seeds(scale, 1, 3), scale.pick(QUICK_SEED_COUNTS, SEED_COUNTS)
-    lines = {name: np.zeros((len(counts), len(draws))) for name in (OUTSIDER, MEMBER, EDGES)}
-    gaps = dict.fromkeys(lines, 0.0)
-    with reporter(scale.progress).bar("covariances", len(draws) * (1 + 2 * len(counts))) as report:
-        for s in draws:
-            on = dynamics(DENSITY, s)
-            edges = solved(on, None, 1)
-            report(1)
-            cases = [(EDGES, i, edges) for i in range(len(counts))]
-            for i, m in enumerate(counts):
-                for name, q in ((OUTSIDER, 0), (MEMBER, 1)):
-                    cases.append((name, i, solved(on, random_groups(m, s), q)))
-                    report(1)
-            for name, i, optimum in cases:
-                assert optimum.independent_objective is not None
-                lines[name][i, s] = optimum.objective / optimum.independent_objective
-                gaps[name] = max(gaps[name], optimum.gap)
+    drawn = [(EDGES, 0), *itertools.product((OUTSIDER, MEMBER), counts)]
+    cases = [(s, line, m) for s in draws for line, m in drawn]
+    solutions = {case: solved(*case) for case in tracked(scale, "covariances", cases)}
+    lines = {
+        line: np.array([[solutions[s, line, 0 if line == EDGES else m][0] for s in draws] for m in counts])
+        for line in (OUTSIDER, MEMBER, EDGES)
+    }
+    gaps = {line: max(gap for (_, of, _), (_, gap) in solutions.items() if of == line) for line in lines}
     verdicts = judged_seed_groups(lines, counts)
     shown_lines = {**lines, "LDP": np.ones((len(counts), len(draws)))}
-    panel = Panel(
-        f"n = {NODES}, p = {DENSITY}, epsilon = {EPSILON:g}",
-        "number of seeds m",
-        "tr(W R Wᵀ) over that of LDP",
-        counts,
-        shown_lines,
-        log_x=True,
-        log_y=False,
-        dashed=(EDGES, "LDP"),
-    )
+    where, y_label = f"n = {NODES}, p = {DENSITY}, epsilon = {EPSILON:g}", f"{VARIANCE} over that of LDP"
+    look: dict[str, Any] = {"log_x": True, "log_y": False, "dashed": (EDGES, "LDP")}
+    panel = Panel(where, "number of seeds m", y_label, counts, shown_lines, **look)
     title = f"CorN-DSGD, Figure 2: {verdicts[0].finding.partition(';')[0]}"
     caption = (
         f"User level, T = {STEPS}, C = {CLIP_NORM}, delta = {DELTA:g}, exact budget; {len(draws)} connected "
@@ -316,18 +246,7 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         + ", ".join(f"{gap:.1e} ({name})" for name, gap in gaps.items())
         + ". The published curve must be that of q = 0: for q >= 1 all noise of disjoint groups costs what LDP costs."
     )
-    of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": SEED_TOLERANCE}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        [panel],
-        (title, caption),
-        settings=of_run,
-        numbers={
-            "seeds": list(counts),
-            "shares": {name: values.tolist() for name, values in lines.items()},
-            "gaps": gaps,
-            "limit": exact_limit(EPSILON),
-        },
-    )
+    settings = {**BUDGET, "draws": len(draws), "tolerance": SEED_TOLERANCE}
+    shares = {name: values.tolist() for name, values in lines.items()}
+    numbers = {"seeds": list(counts), "shares": shares, "gaps": gaps, "limit": exact_limit(EPSILON)}
+    return panel_reproduction(figure, scale, verdicts, [panel], (title, caption), settings=settings, numbers=numbers)

@@ -17,7 +17,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.training import tasks
 from mfdl.training.learned import chance
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
+from ..figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import (
     TIE,
     below,
@@ -53,6 +53,7 @@ MECHANISMS = {
     "CorN": ("corn", "eavesdropper"),
 }
 Point = tuple[float, float]  # epsilon, p
+Results = Mapping[Point, Mapping[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +62,7 @@ class TrainingSetup:
 
     Attributes:
         steps: T, in quick and in full mode. batch: records of a node in a step; None: all it has.
-        rate: (line, epsilon) -> the published learning rate. options: what else differs.
-        y_label: the metric. seeds: in quick and in full mode.
+        rate: (line, epsilon) -> the published learning rate.
         quick: points of quick mode.
         accuracy: whether test accuracy is measured; its error, 1 - accuracy, is judged as a loss.
         all_shared: noise correlated over nodes comes from one seed, 20 normals a step instead of 40 and up to 210.
@@ -72,8 +72,8 @@ class TrainingSetup:
     steps: tuple[int, int]
     y_label: str
     rate: Callable[[str, float], float]
-    seeds: tuple[int, int]
     quick: Sequence[Point]
+    seeds: tuple[int, int] = (3, 10)
     batch: int | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     accuracy: bool = False
@@ -81,9 +81,9 @@ class TrainingSetup:
 
     def settings(self, mechanism: str) -> tuple[str, ...]:
         """Parameters of a mechanism, as texts of `--set`."""
-        chosen = ["horizon=1"] if mechanism == "corn" else []
-        chosen += ["all_shared=true"] if self.all_shared and mechanism != "dp-dsgd" else []
-        return tuple(f"{mechanism}.{parameter}" for parameter in chosen)
+        horizon = ("corn.horizon=1",) if mechanism == "corn" else ()
+        shared = self.all_shared and mechanism != "dp-dsgd"
+        return (*horizon, f"{mechanism}.all_shared=true") if shared else horizon
 
     def guess(self, scale: RunScale) -> float | None:
         """Loss (or error) of a guess; None where the first model is the best one."""
@@ -117,7 +117,6 @@ EXPERIMENTS = {
         steps=(STEPS, STEPS),
         y_label="mean f(x) - f*",
         rate=lambda name, epsilon: 0.01,
-        seeds=(3, 10),
         quick=((3.0, 0.5), (10.0, 0.2), (10.0, 0.5), (10.0, 1.0), (40.0, 0.5)),
         options={"lr_schedule": "inverse-sqrt"},
     ),
@@ -126,7 +125,6 @@ EXPERIMENTS = {
         steps=(STEPS, STEPS),
         y_label="test loss",
         rate=a9a_rate,
-        seeds=(3, 10),
         quick=((10.0, 0.2), (10.0, 1.0)),
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
@@ -136,7 +134,6 @@ EXPERIMENTS = {
         steps=(500, STEPS),
         y_label="test accuracy",
         rate=lambda name, epsilon: 0.1,
-        seeds=(3, 10),
         quick=((10.0, 0.2), (10.0, 1.0)),
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
@@ -146,13 +143,13 @@ EXPERIMENTS = {
 }
 
 
-def judged(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None = None) -> list[Verdict]:
+def judged(by_point: Results, guess: float | None = None) -> list[Verdict]:
     """CorN best everywhere; the margin over pairwise noise largest on sparse graphs; a tie on the complete one."""
     verdicts = [_best(by_point, guess), _margin(by_point, guess)]
     return [*verdicts, _tie(by_point[EPSILON, 1.0], guess)] if (EPSILON, 1.0) in by_point else verdicts
 
 
-def _best(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None) -> Verdict:
+def _best(by_point: Results, guess: float | None) -> Verdict:
     pairs = {
         f"{name}, epsilon {e:g}, p = {p:g}": (lines["CorN"], lines[name])
         for (e, p), lines in by_point.items()
@@ -166,7 +163,7 @@ def _best(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | Non
     return Verdict("CorN is best at every budget and density", effects, comparison)
 
 
-def _margin(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None) -> Verdict:
+def _margin(by_point: Results, guess: float | None) -> Verdict:
     """The margin is log(pairwise / CorN) of a seed; every sparse graph beside every other, paired by seed."""
     claim = f"its margin over pairwise noise is largest for p <= {SPARSE:g}"
     pairs = {p: (lines["pairwise"], lines["CorN"]) for (e, p), lines in by_point.items() if e == EPSILON}
@@ -217,11 +214,13 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     configs = {}
     for epsilon, p in points:
         for name, (mechanism, trust) in MECHANISMS.items():
-            of_point = {"mechanisms": (mechanism,), "trust": trust, "epsilon": epsilon}
-            of_point["settings"] = experiment.settings(mechanism)
-            of_point["graph"] = functools.partial(graph_name, p)
-            of_point["learning_rate"] = experiment.rate(name, epsilon)
-            configs[epsilon, p, name] = seeded(seeds, **of_point, **common)
+            of_point: dict[str, Any] = {
+                "mechanisms": (mechanism,),
+                "trust": trust,
+                "settings": experiment.settings(mechanism),
+            }
+            of_point |= {"epsilon": epsilon, "learning_rate": experiment.rate(name, epsilon)}
+            configs[epsilon, p, name] = seeded(seeds, graph=functools.partial(graph_name, p), **of_point, **common)
     column = "accuracy" if experiment.accuracy else "loss"
     measured = losses(figure, scale, configs, last_steps=LAST_STEPS, column=column)
     by_point = {(e, p): {name: measured[e, p, name] for name in MECHANISMS} for e, p in points}
@@ -234,20 +233,12 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"pairwise and CorN: an eavesdropper. A draw of the graph for each of {len(seeds)} seeds, mean and range "
         f"over the last {LAST_STEPS} steps."
     )
-    of_run = {**common, "data_home": None, "seeds": list(seeds)}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (f"CorN-DSGD, {figure.figure}: {verdicts[0].finding}", caption),
-        settings=of_run,
-    )
+    title, of_run = f"CorN-DSGD, {figure.figure}: {verdicts[0].finding}", {**common, "data_home": None}
+    of_run["seeds"] = list(seeds)
+    return panel_reproduction(figure, scale, verdicts, panels, (title, caption), settings=of_run)
 
 
-def _panels(
-    by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str, *, logarithmic: bool = True
-) -> list[Panel]:
+def _panels(by_point: Results, y_label: str, *, logarithmic: bool = True) -> list[Panel]:
     """Against the budget, and against the density, where there is more than one point."""
     panels = []
     for title, x_label, place, fixed in (

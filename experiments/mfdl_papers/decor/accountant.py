@@ -1,19 +1,17 @@
 """DECOR, Figures 2 and 3: epsilon against the pairwise noise, by the accountant of Algorithms 2 and 3.
 
 Figure 2 is at user level, Figure 3 at example level with batches drawn by Poisson sampling; each for an eavesdropper
-(q = 0) and for any one curious node (q = 1). Between all secrets known (LDP) and all noise averaged (CDP) epsilon falls
-with the pairwise noise; how fast is up to the graph.
+(q = 0) and for any one curious node (q = 1), between all secrets known (LDP) and all noise averaged (CDP).
 
-Appendix D.1, at example level: what the pairs of the search are worth at the delta that they are used with. The search
-has sigma_ldp in [C / 1000, C / 20] and sigma_cor in [C / 2000, C / 10], on the mean of 64 clipped gradients. Its code
+Appendix D.1, at example level: what the pairs of the search are worth at the delta that they are used with. Its code
 takes for the epsilon of a pair the Rényi divergence of one sampled step at order 2, without the number of steps and
 without delta. The pairs that this accepts are judged by the paper's own accountant (Wang et al., composed over the
-steps and converted) and by the library's for Poisson sampling; beside them the pairs of ours in the same box."""
+steps and converted) and by the library's for Poisson sampling; beside them the pairs of ours in the same box.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,38 +24,34 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import PoissonGaussian
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import panel_numbers, panel_reproduction
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures.trained_panels import panel_reproduction
 from ..figures.verdicts import Effect, Verdict
+from . import decor_accountant, decor_theorem, sampled_epsilon, sampled_renyi
 from .budget_curves import GRAPH_COLOURS, GRAPHS
-from .decor_bounds import decor_accountant, decor_theorem, sampled_epsilon, sampled_renyi
 from .mnist import EPSILONS
 
 NODES, STEPS, DELTA = 16, 1000, 1e-5
 SIGMA_LOCAL = 50.0  # C = 1: epsilon = 5.7 if all noise is averaged
 EXAMPLE_LOCAL, BATCH, RECORDS = 5 / 1000, 64, 3750  # C = 1, of the mean over a batch
+RATE = BATCH / RECORDS
 RATIOS = tuple(10.0 ** np.arange(-1, 3.01, 0.25))
 QUICK_RATIOS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 CURIOUS = (0, 1)
 ROUNDING = 1e-9
-FLOOR = 1.05
-"""Up to this factor of the noise-averaged epsilon a curve has reached it."""
-
-Epsilon = Callable[[float], float]
-"""From [R^-1]_ii, of one step, to epsilon of all."""
+FLOOR = 1.05  # up to this factor of the noise-averaged epsilon a curve has reached it
+Epsilon = Callable[[float], float]  # from [R^-1]_ii, of one step, to epsilon of all
+Lines = Mapping[str, np.ndarray]
 
 
 def user_level(inverse: float) -> float:
-    """Exactly, for T full-batch steps at C = 1, replace-one."""
+    """Exact epsilon of T full-batch steps at C = 1, replace-one."""
     return gaussian.epsilon_from_mu(2 * np.sqrt(STEPS * inverse), DELTA)
 
 
 def example_level(inverse: float) -> float:
     """The library's bound for T Poisson-sampled steps, a record moving the mean over a batch by C / 64, zero-out."""
-    from mfdl.privacy.curves import PoissonGaussian
-
-    multiplier = BATCH / np.sqrt(inverse)
-    return PoissonGaussian(float(multiplier), BATCH / RECORDS, STEPS, "zero-out").epsilon(DELTA)
+    return PoissonGaussian(float(BATCH / np.sqrt(inverse)), RATE, STEPS, "zero-out").epsilon(DELTA)
 
 
 def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> dict[str, np.ndarray]:
@@ -72,17 +66,17 @@ def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> d
     return lines
 
 
-def judged(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> list[Verdict]:
+def judged(by_q: Mapping[int, Lines]) -> list[Verdict]:
     """The floor, the order of the graphs, the bound of the theorem, the price of curiosity."""
     return [_floor(by_q), _order(by_q), _theorem(by_q), _curious(by_q)]
 
 
 def _at_most(at: str, lower: np.ndarray, upper: np.ndarray) -> Effect:
-    """Of "one curve is nowhere above another", by the least logarithm of their ratio."""
+    """Effect of "one curve is nowhere above another": the least logarithm of their ratio."""
     return Effect.exact(at, float(np.min(np.log(upper) - np.log(lower))) + ROUNDING)
 
 
-def _floor(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+def _floor(by_q: Mapping[int, Lines]) -> Verdict:
     effects, ends = [], []
     for q, lines in by_q.items():
         for graph in GRAPHS:
@@ -91,15 +85,11 @@ def _floor(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
             effects.append(Effect.exact(f"q = {q}, {graph}: end", math.log(FLOOR / end)))
             ends.append(end)
     start = max(lines["LDP"][0] / lines["CDP"][0] for lines in by_q.values())
-    return Verdict(
-        "on every connected graph pairwise noise lowers epsilon to that of CDP",
-        effects,
-        f"from {start:.3g} times CDP's (LDP) to {max(ends):.4g} times at most",
-        value=max(ends),
-    )
+    words = f"from {start:.3g} times CDP's (LDP) to {max(ends):.4g} times at most"
+    return Verdict("on every connected graph pairwise noise lowers epsilon to that of CDP", effects, words, max(ends))
 
 
-def _order(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+def _order(by_q: Mapping[int, Lines]) -> Verdict:
     effects = [
         _at_most(f"q = {q}: {denser}, {sparser}", lines[denser], lines[sparser])
         for q, lines in by_q.items()
@@ -110,18 +100,15 @@ def _order(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
     return Verdict("the better connected the graph, the less pairwise noise it takes", effects, words)
 
 
-def _theorem(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+def _theorem(by_q: Mapping[int, Lines]) -> Verdict:
     points = [(q, graph, lines[f"{graph}, Theorem 1"], lines[graph]) for q, lines in by_q.items() for graph in GRAPHS]
+    effects = [_at_most(f"q = {q}, {graph}", exact, bound) for q, graph, bound, exact in points]
     highest = max(float(np.max(bound / exact)) for _, _, bound, exact in points)
-    return Verdict(
-        "Theorem 1 (6 with colluders) is never below the accountant",
-        [_at_most(f"q = {q}, {graph}", exact, bound) for q, graph, bound, exact in points],
-        f"up to {highest:.3g} times its epsilon",
-        value=highest,
-    )
+    words = f"up to {highest:.3g} times its epsilon"
+    return Verdict("Theorem 1 (6 with colluders) is never below the accountant", effects, words, highest)
 
 
-def _curious(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+def _curious(by_q: Mapping[int, Lines]) -> Verdict:
     worst = max(float(np.max(by_q[1][graph] / by_q[0][graph])) for graph in GRAPHS)
     effects = [_at_most(graph, by_q[0][graph], by_q[1][graph]) for graph in GRAPHS]
     return Verdict("a curious node learns no less than an eavesdropper", effects, f"up to {worst:.3g} times", worst)
@@ -134,40 +121,23 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     ratios = scale.pick(QUICK_RATIOS, RATIOS) if example else RATIOS
     by_q = {q: curves(local, ratios, q, epsilon) for q in CURIOUS}
     verdicts = judged(by_q)
-    dashed = tuple(f"{graph}, Theorem 1" for graph in GRAPHS)
-    palette = GRAPH_COLOURS
-    colours = {**palette, **{f"{graph}, Theorem 1": colour for graph, colour in palette.items()}}
-    panels = [
-        Panel(
-            "an eavesdropper (q = 0)" if q == 0 else "any one curious node (q = 1)",
-            "sigma_cor / sigma_ldp",
-            f"{'example' if example else 'user'}-level epsilon",
-            list(ratios),
-            {name: values[:, None] for name, values in lines.items()},
-            log_x=True,
-            dashed=(*dashed, "LDP", "CDP"),
-            colours=colours,
-        )
-        for q, lines in by_q.items()
-    ]
-    level = (
-        f"example level, batch {BATCH} of {RECORDS} by Poisson sampling, zero-out"
-        if example
-        else "user level, replace-one"
-    )
+    colours = {f"{graph}{bound}": GRAPH_COLOURS[graph] for bound in ("", ", Theorem 1") for graph in GRAPHS}
+    dashed = [*(name for name in colours if name not in GRAPHS), "LDP", "CDP"]
+    x_label, y_label = "sigma_cor / sigma_ldp", f"{'example' if example else 'user'}-level epsilon"
+    panels = []
+    for q, lines in by_q.items():
+        attacker = "an eavesdropper (q = 0)" if q == 0 else "any one curious node (q = 1)"
+        columns = {name: values[:, None] for name, values in lines.items()}
+        panels.append(Panel(attacker, x_label, y_label, ratios, columns, log_x=True, dashed=dashed, colours=colours))
+    sampled = f"example level, batch {BATCH} of {RECORDS} by Poisson sampling, zero-out"
+    level = sampled if example else "user level, replace-one"
     caption = (
         f"{NODES} nodes, {level}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_ldp = {local:g}. Full lines: "
         "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
     )
     of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_ldp": local, "graphs": GRAPHS}
-    done = panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].finding}", caption),
-        settings=of_run,
-    )
+    title = f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].finding}"
+    done = panel_reproduction(figure, scale, verdicts, panels, (title, caption), settings=of_run)
     return dataclasses.replace(done, tables=[*done.tables, _published_accountant(by_q[0], ratios)]) if example else done
 
 
@@ -176,40 +146,25 @@ def _published_accountant(lines: Mapping[str, np.ndarray], ratios: Sequence[floa
     rows = []
     for graph, spec in GRAPHS.items():
         for ratio, ours in zip(ratios, lines[graph], strict=True):
-            common: dict[str, Any] = {
-                "sigma_ldp": EXAMPLE_LOCAL,
-                "sigma_cor": ratio * EXAMPLE_LOCAL,
-                "clip_norm": 1 / BATCH,
-            }
-            slope = float(decor_accountant(spec, **common).value)
-            theirs = sampled_epsilon(slope, DELTA, rate=BATCH / RECORDS, num_steps=STEPS).value
+            noise: dict[str, Any] = {"sigma_ldp": EXAMPLE_LOCAL, "sigma_cor": ratio * EXAMPLE_LOCAL}
+            slope = float(decor_accountant(spec, **noise, clip_norm=1 / BATCH).value)
+            theirs = sampled_epsilon(slope, DELTA, rate=RATE, num_steps=STEPS).value
             rows.append((graph, f"{ratio:.4g}", f"{ours:.4g}", f"{theirs:.4g}"))
-    columns = (
-        "graph",
-        "sigma_cor / sigma_ldp",
-        "ours: Poisson, zero-out",
-        "Wang et al.: without replacement, replace-one",
-    )
-    return Table("epsilon by two accountants", columns, rows)
+    columns = ("ours: Poisson, zero-out", "Wang et al.: without replacement, replace-one")
+    return Table("epsilon by two accountants", ("graph", "sigma_cor / sigma_ldp", *columns), rows)
 
 
 LOCAL, PAIR = (1 / 1000, 1 / 20), (1 / 2000, 1 / 10)
 """The box of sigma_ldp and sigma_cor, at C = 1."""
 PLACES, QUICK_PLACES = 50, 5
-RATE = BATCH / RECORDS
-EXAMPLE_ROUNDING = 1e-9
 Pair = tuple[float, float]
-Pairs = Mapping[tuple[str, float], Sequence[tuple[Pair, float]]]
+Pairs = Mapping[tuple[str, float], list[tuple[Pair, float]]]
 """By graph and budget: pairs with the worst [R^-1]_ii, which their epsilon follows from."""
 
 
 def coded(inverse: float) -> float:
     """What the code calls epsilon, of [R^-1]_ii: a record replaced moves the mean of a batch by 2 C / 64."""
     return sampled_renyi(2 * inverse / BATCH**2, order=2, rate=RATE)
-
-
-def _accepts(label: float, inverse: float) -> bool:
-    return coded(inverse) <= label
 
 
 def composed(inverse: float) -> float:
@@ -228,9 +183,7 @@ def largest_inverse(allowed: Callable[[float], bool]) -> float:
 
 def inverse_within(epsilon: float) -> float:
     """The largest [R^-1]_ii whose epsilon is certified to be at most the budget (Poisson sampling, zero-out)."""
-    curve = PoissonGaussian(1.0, RATE, STEPS, "zero-out")
-    multiplier = curve.least_multiplier(epsilon, DELTA)
-    return (BATCH / multiplier) ** 2
+    return (BATCH / PoissonGaussian(1.0, RATE, STEPS, "zero-out").least_multiplier(epsilon, DELTA)) ** 2
 
 
 def pairs_within(spec: str, inverse: float, places: int) -> list[tuple[Pair, float]]:
@@ -263,57 +216,44 @@ def judged_example_level(published: Pairs, ours: Pairs) -> list[Verdict]:
         f"{max(high for (_, at), (_, high) in spent.items() if at == label):.4g}"
         for label in labels
     )
+    over_label = {f"{graph}, {label:g}": low / label for (graph, label), (low, _) in spent.items()}
     keeps = Verdict(
         "every pair of the search has the epsilon of its label at delta = 1e-5",
-        [
-            Effect.exact(f"{graph}, {label:g}", 1 + EXAMPLE_ROUNDING - low / label)
-            for (graph, label), (low, _) in spent.items()
-        ],
+        [Effect.exact(at, 1 + ROUNDING - ratio) for at, ratio in over_label.items()],
         f"epsilon by label, library (Poisson, zero-out) to paper's accountant (replace-one): {words}",
-        value=min(low / label for (_, label), (low, _) in spent.items()),
+        value=min(over_label.values()),
     )
-    shares_spent = {at: [example_level(inverse) / at[1] for _, inverse in _ends(some)] for at, some in ours.items()}
+    shares_spent = {  # of the first and the last pair
+        f"{graph}, {budget:g}": [example_level(inverse) / budget for _, inverse in (some[:1] + some[1:][-1:])]
+        for (graph, budget), some in ours.items()
+    }
     exact = Verdict(
         "every pair of ours keeps its budget, inside the box",
-        [
-            Effect.exact(f"{graph}, {budget:g}", 1 + 1e-6 - max(ratios, default=np.inf))
-            for (graph, budget), ratios in shares_spent.items()
-        ],
+        [Effect.exact(at, 1 + 1e-6 - max(ratios, default=np.inf)) for at, ratios in shares_spent.items()],
         f"of {sum(map(len, ours.values()))} pairs the largest part spent is "
         f"{max(max(ratios, default=np.nan) for ratios in shares_spent.values()):.6f}",
     )
     return [keeps, exact]
 
 
-def _ends(pairs: Sequence[tuple[Pair, float]]) -> Sequence[tuple[Pair, float]]:
-    """First and last."""
-    return pairs if len(pairs) < 3 else [pairs[0], pairs[-1]]
-
-
 def run_example_level(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Both searches on the three graphs."""
     places = scale.pick(QUICK_PLACES, PLACES)
-    coded_limits = {label: largest_inverse(functools.partial(_accepts, label)) for label in EPSILONS.values()}
-    limits = {budget: inverse_within(budget) for budget in EPSILONS}
-    published = {
-        (graph, label): pairs_within(spec, limit, places)
-        for graph, spec in GRAPHS.items()
-        for label, limit in coded_limits.items()
+    coded_limits = {
+        label: largest_inverse(lambda inverse, label=label: coded(inverse) <= label)  # type: ignore[misc]
+        for label in EPSILONS.values()
     }
-    ours = {
-        (graph, budget): pairs_within(spec, limit, places)
-        for graph, spec in GRAPHS.items()
-        for budget, limit in limits.items()
-    }
-    smallest = min(EPSILONS)
-    panels = [
-        Panel(
-            f"{graph}: pairs of ours for epsilon = {smallest:g}", "sigma_ldp / C", "sigma_cor / C",
-            [local for (local, _), _ in ours[graph, smallest]],
-            {graph: np.array([[pair] for (_, pair), _ in ours[graph, smallest]])}, colours=GRAPH_COLOURS,
-        )
-        for graph in GRAPHS
-    ]  # fmt: skip
+
+    def pairs(limits: Mapping[float, float]) -> dict[tuple[str, float], list[tuple[Pair, float]]]:
+        return {(g, at): pairs_within(spec, r, places) for g, spec in GRAPHS.items() for at, r in limits.items()}
+
+    published, ours = pairs(coded_limits), pairs({budget: inverse_within(budget) for budget in EPSILONS})
+    smallest, labels = min(EPSILONS), ("sigma_ldp / C", "sigma_cor / C")
+    panels = []
+    for graph in GRAPHS:
+        local, pair = np.array([deviations for deviations, _ in ours[graph, smallest]]).reshape(-1, 2).T
+        title = f"{graph}: pairs of ours for epsilon = {smallest:g}"
+        panels.append(Panel(title, *labels, local.tolist(), {graph: pair[:, None]}, colours=GRAPH_COLOURS))
     rows = [
         (f"{label:g}", f"{example_level(limit):.3g}", f"{composed(limit):.4g}") for label, limit in coded_limits.items()
     ]
@@ -322,13 +262,7 @@ def run_example_level(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{NODES} nodes, batch {BATCH} of {RECORDS}, T = {STEPS}, C = 1, delta = {DELTA:g}, an eavesdropper. Ours: the "
         "least sigma_cor that keeps the budget by the library's bound for Poisson sampling, zero-out."
     )
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        ("DECOR, Appendix D.1 at example level: labels of the search are no epsilon", caption),
-        tables=[Table("what a label of the search is worth", ("label", "library", "Wang et al., composed"), rows)],
-        settings={"steps": STEPS, "delta": DELTA, "batch": BATCH, "records": RECORDS, "places": places},
-        numbers={"panels": [panel_numbers(panel) for panel in panels]},
-    )
+    words = "DECOR, Appendix D.1 at example level: labels of the search are no epsilon", caption
+    tables = [Table("what a label of the search is worth", ("label", "library", "Wang et al., composed"), rows)]
+    settings = {"steps": STEPS, "delta": DELTA, "batch": BATCH, "records": RECORDS, "places": places}
+    return panel_reproduction(figure, scale, verdicts, panels, words, tables=tables, settings=settings)

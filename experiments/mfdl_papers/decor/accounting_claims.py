@@ -1,9 +1,8 @@
 """Claims of DECOR about its loss: theorems, accountants, the corollary's noise, and what its code does with noise.
 
-The truth about pairwise noise is written out. Node i injects local noise of standard deviation s_local and, for each of
-its edges, noise of s_pair that the other end injects with the opposite sign; over nodes R = s_local^2 I + s_pair^2 L, L
-the graph Laplacian. Losses are Rényi slopes at clipping threshold C = 1 and replace-one: a record moves a gradient by
-2, so mu^2 = 4 [R^-1]_uu and the slope is half of it. An attacker sees all messages and knows the secrets that it holds;
+The truth is written out: local noise of standard deviation s_local and, for each edge, noise of s_pair that its ends
+inject with opposite signs; over nodes R = s_local^2 I + s_pair^2 L, L the graph Laplacian. Losses are Rényi slopes at
+C = 1 and replace-one, half of mu^2 = 4 [R^-1]_uu. An attacker sees all messages and knows the secrets that it holds;
 one step of that view is, up to an invertible factor, gradients plus noise.
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 
 import networkx as nx
 import numpy as np
@@ -25,9 +24,11 @@ from mfdl.testing.oracles.curve_oracles import exact_log_delta
 from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, pinv_gram, without_noise
 from mfdl.testing.strategies.graphs import connected_graphs
 
-from ..paper_claims import losses, statements
-from .decor_bounds import decor_accountant, decor_theorem, flow_theorem, largest_theta
+from ..paper_claims import laplacian, losses, statements
+from ..published import PublishedBound
+from . import decor_accountant, decor_theorem, flow_theorem, largest_theta
 
+Bound = Callable[..., PublishedBound]
 QUARTERS = st.integers(1, 8).map(lambda k: k / 4)  # below and above 1, where squares change sides
 TWENTIETHS = st.integers(1, 20).map(lambda k: k / 20)
 
@@ -41,18 +42,20 @@ published_claim = statements(
 )
 
 
+def _slopes(bound: Bound, graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
+    assume(colluders < len(graph))
+    printed = bound(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
+    return float(printed.value), worst_slope(graph, local, pair, colluders)
+
+
 @published_claim("decor-theorem-6")
 def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
-    assume(colluders < len(graph))
-    bound = decor_theorem(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
-    return float(bound.value), worst_slope(graph, local, pair, colluders)
+    return _slopes(decor_theorem, graph, colluders, local, pair)
 
 
 @published_claim("decor-sabater-theorem-1")
 def flow_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
-    assume(colluders < len(graph))
-    bound = flow_theorem(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
-    return float(bound.value), worst_slope(graph, local, pair, colluders)
+    return _slopes(flow_theorem, graph, colluders, local, pair)
 
 
 @published_claim("decor-sabater-theta", epsilon_over_log=TWENTIETHS)
@@ -73,10 +76,8 @@ def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tupl
 
 @published_claim("decor-algorithm-3")
 def accountant_is_the_view(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
-    assume(colluders < len(graph))
-    accountant = decor_accountant(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
-    worst = worst_slope(graph, local, pair, colluders)
-    return 0.0, abs(float(accountant.value) - worst) / worst
+    printed, worst = _slopes(decor_accountant, graph, colluders, local, pair)
+    return 0.0, abs(printed - worst) / worst
 
 
 @published_claim("decor-algorithm-2-line-3", graph=connected_graphs(2, 4), local=QUARTERS, pair=QUARTERS)
@@ -192,7 +193,7 @@ def search_meets_its_target(graph: nx.Graph, place: int, epsilon: int, num_steps
 
 
 def factor(graph: nx.Graph, local: float, pair: float) -> FloatArray:
-    """Injected <- base noise of one step: (s_local I, s_pair N), a column per node and then one per edge."""
+    """Injected <- base noise of one step: (s_local I, s_pair N)."""
     return pairwise_factor(list(graph.edges), len(graph), local, pair)
 
 
@@ -210,22 +211,14 @@ def slopes(graph: nx.Graph, local: float, pair: float, attackers: Collection[int
 
 
 def fresh(one_step: FloatArray, num_steps: int) -> FloatArray:
-    """Injected <- base noise over all steps, an own draw for each."""
-    noise: FloatArray = np.kron(np.eye(num_steps), one_step).astype(np.float64)
-    return noise
+    """Injected <- base noise over all steps, independent draws."""
+    return np.asarray(np.kron(np.eye(num_steps), one_step), dtype=np.float64)
 
 
 def worst_slope(graph: nx.Graph, local: float, pair: float, colluders: int = 0) -> float:
-    """The largest over honest nodes and over all sets of so many attackers."""
+    """Largest slope over honest nodes and all sets of colluders."""
     return max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
 
 
 def coalitions(graph: nx.Graph, size: int) -> list[tuple[int, ...]]:
-    """All sets of so many nodes."""
     return list(itertools.combinations(range(len(graph)), size))
-
-
-def laplacian(graph: nx.Graph, nodes: Sequence[int] | None = None) -> FloatArray:
-    """Of the graph, or of its subgraph on some nodes."""
-    A = nx.to_numpy_array(graph, nodes)
-    return np.diag(A.sum(axis=1)) - A

@@ -1,8 +1,8 @@
 """DECOR, Figure 1: graphs, pairs of noise, curves over budgets and claims of panels (a) and (b).
 
-Panel (a), least squares, has each line at its best learning rate, chosen on seeds that are not shown. LDP, CDP and
-DECOR at every graph and budget are trained over a grid of rates, DECOR over three pairs of noise too; what has the
-smallest mean is trained again on the seeds of the figure."""
+Panel (a), least squares, has each line at its best learning rate, and DECOR at its best of three pairs of noise, chosen
+on seeds that are not shown; what has the smallest mean is trained again on the seeds of the figure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mfdl.privacy import gaussian
 from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import (
     below,
     clear,
@@ -43,9 +43,7 @@ GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16
 GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
 PAIRS = ("small", "middle", "large")  # sigma_ldp, at POSITIONS
 TRUST = {"dp-dsgd": "ldp", "cdp": "central", "decor": "eavesdropper"}
-CLOSE = 2.0
-"""Up to this factor two losses are called close; the paper gives no number."""
-
+CLOSE = 2.0  # up to this factor two losses are called close; the paper gives no number
 Options = Callable[[str, str, float], Mapping[str, Any]]
 """(graph, mechanism, epsilon) -> the other options of a run."""
 Point = tuple[str, str, float]  # graph, line or pair, epsilon
@@ -62,19 +60,14 @@ def runs(
 
             def cells(mechanism: str, settings: Sequence[str] = (), at: float = epsilon, on: str = graph) -> list[Any]:
                 where = "complete" if mechanism == "cdp" else on
-                common: dict[str, Any] = {
-                    "mechanisms": (mechanism,),
-                    "trust": TRUST[mechanism],
-                    "settings": tuple(settings),
-                }
-                common |= {"graph": GRAPHS[where], "epsilon": at}
+                common: dict[str, Any] = {"mechanisms": (mechanism,), "trust": TRUST[mechanism]}
+                common |= {"settings": tuple(settings), "graph": GRAPHS[where], "epsilon": at}
                 return seeded(seeds, **common, **options(where, mechanism, at))
 
             points[graph, "LDP", epsilon] = cells("dp-dsgd")
             points[graph, "CDP", epsilon] = cells("cdp")
             for name in pairs:
-                pair = math.sqrt(chosen[name])
-                noise = ("decor.sigma_ldp=1", f"decor.sigma_cor={pair!r}")
+                noise = ("decor.sigma_ldp=1", f"decor.sigma_cor={math.sqrt(chosen[name])!r}")
                 points[graph, name, epsilon] = cells("decor", noise)
     return points
 
@@ -105,7 +98,6 @@ class BudgetCurves:
         return cls(epsilons, lines, chosen)
 
     def pairs(self, lower: str, upper: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Two lines at every point, by its name."""
         return {
             f"{graph}, epsilon {e:g}": (lines[lower][i], lines[upper][i])
             for graph, lines in self.lines.items()
@@ -114,13 +106,12 @@ class BudgetCurves:
 
     def factors(self, above: str, below: str) -> dict[str, list[float]]:
         """mean(above) / mean(below) on each graph, budget by budget."""
-        places = range(len(self.epsilons))
         return {
-            graph: [mean_ratio(lines[above][i], lines[below][i]) for i in places] for graph, lines in self.lines.items()
+            graph: [mean_ratio(*pair) for pair in zip(lines[above], lines[below], strict=True)]
+            for graph, lines in self.lines.items()
         }
 
     def panels(self, y_label: str) -> list[Panel]:
-        """One for each graph."""
         x, names = list(self.epsilons), ("LDP", "DECOR", "CDP")
         return [
             Panel(f"{graph}, 16 nodes", "epsilon", y_label, x, {k: lines[k] for k in names if k in lines}, log_x=True)
@@ -131,25 +122,18 @@ class BudgetCurves:
         """Mean and standard deviation over seeds, with the pair that was chosen."""
         columns = ("epsilon", "LDP", "DECOR", "CDP", "LDP / DECOR", "DECOR / CDP", "pair")
         up, down = self.factors("LDP", "DECOR"), self.factors("DECOR", "CDP")
-        rows = {
-            graph: [
-                (
-                    f"{e:g}",
-                    *(spread(lines[name][i]) for name in ("LDP", "DECOR", "CDP")),
-                    f"{up[graph][i]:.3g}",
-                    f"{down[graph][i]:.3g}",
-                    self.chosen[graph][i],
-                )
-                for i, e in enumerate(self.epsilons)
-            ]
-            for graph, lines in self.lines.items()
-        }
-        return [Table(graph, columns, some) for graph, some in rows.items()]
+
+        def row(graph: str, i: int) -> tuple[str, ...]:
+            means = (spread(self.lines[graph][name][i]) for name in LINES)
+            factors = (f"{factor[graph][i]:.3g}" for factor in (up, down))
+            return (f"{self.epsilons[i]:g}", *means, *factors, self.chosen[graph][i])
+
+        return [Table(graph, columns, [row(graph, i) for i in range(len(self.epsilons))]) for graph in self.lines]
 
     def numbers(self) -> dict[str, Any]:
         """JSON-ready."""
         chosen = {graph: list(names) for graph, names in self.chosen.items()}
-        return {"panels": [panel_numbers(panel) for panel in self.panels("")], "chosen pairs": chosen}
+        return {"panels": panel_numbers(self.panels("")), "chosen pairs": chosen}
 
 
 def judged(curves: BudgetCurves, guess: float | None = None) -> list[Verdict]:
@@ -168,14 +152,10 @@ def _ten_times(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]], guess: float 
     usable = {at: pair for at, pair in pairs.items() if not unsupported(*pair, guess)}
     reason = "" if usable else unsupported(*next(iter(pairs.values())), guess)
     logs = np.mean([np.log10(ldp) - np.log10(decor) for decor, ldp in (usable or pairs).values()], axis=0)
-    mean, spread_of = float(10 ** logs.mean()), deviation(logs)
-    return Verdict(
-        "by about ten times",
-        [Effect.sampled(f"geometric mean over {len(usable)} points", logs, 1.0, unsupported=reason)],
-        f"{mean:.3g} times in the geometric mean over {len(usable)} points",
-        value=mean,
-        spread=None if spread_of is None else mean * math.log(10) * spread_of,
-    )
+    mean, error, where = float(10 ** logs.mean()), deviation(logs), f"geometric mean over {len(usable)} points"
+    effects = [Effect.sampled(where, logs, 1.0, unsupported=reason)]
+    spread_of = None if error is None else mean * math.log(10) * error
+    return Verdict("by about ten times", effects, f"{mean:.3g} times in the {where}", mean, spread_of)
 
 
 def close_to_cdp(curves: BudgetCurves, guess: float | None, claim: str = "and close to CDP") -> Verdict:
@@ -193,9 +173,7 @@ def published_seeds(scale: RunScale, quick: int, full: int) -> range:
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
 STEPS, LAST_STEPS = 3500, 199
-RATE = 1.668e-3
-"""Of the paper's code, for all lines."""
-
+RATE = 1.668e-3  # of the paper's code, for all lines
 FACTORS, QUICK_FACTORS = (1 / 32, 1 / 16, 0.125, 0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
 TUNING_SEEDS, QUICK_TUNING_SEEDS = (101, 102), (101,)
 NODES, CURVATURE = 16, 5.84375
@@ -229,20 +207,16 @@ class Choice:
 
 
 def at_rate(factor: float, graph: str, mechanism: str, epsilon: float) -> Mapping[str, Any]:
-    """The options of a run, as `budget_curves.runs` takes them."""
+    """The options of a run, as `runs` takes them."""
     return {**SETTINGS, "learning_rate": RATE * factor}
-
-
-def decor_line(name: str) -> str:
-    """DECOR of a pair of noise."""
-    return "DECOR" if name in PAIRS else name
 
 
 def best(tuned: Mapping[tuple[Point, float], np.ndarray]) -> dict[Point, Choice]:
     """The choice of the smallest mean for (graph, line, epsilon)."""
     candidates: dict[Point, dict[Choice, np.ndarray]] = {}
     for ((graph, name, epsilon), factor), values in tuned.items():
-        candidates.setdefault((graph, decor_line(name), epsilon), {})[Choice(name, factor)] = values
+        line = "DECOR" if name in PAIRS else name
+        candidates.setdefault((graph, line, epsilon), {})[Choice(name, factor)] = values
     return {point: lowest(of_point) for point, of_point in candidates.items()}
 
 
@@ -261,10 +235,10 @@ def at_best_rates(
     runs_by_factor = {factor: points(epsilons, seeds, options) for factor, options in by_factor.items()}
     at_best = {(graph, line, e): runs_by_factor[c.factor][graph, c.name, e] for (graph, line, e), c in chosen.items()}
     finals = losses(figure, scale, at_best, last_steps=LAST_STEPS)
-    graphs, lines = dict.fromkeys(graph for graph, _, _ in chosen), dict.fromkeys(line for _, line, _ in chosen)
-    return chosen, {
-        graph: {line: np.stack([finals[graph, line, e] for e in epsilons]) for line in lines} for graph in graphs
-    }
+    lines: dict[str, dict[str, np.ndarray]] = {}
+    for graph, line, _ in chosen:
+        lines.setdefault(graph, {})[line] = np.stack([finals[graph, line, e] for e in epsilons])
+    return chosen, lines
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
@@ -284,31 +258,18 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     rates = {
         graph: {line: [RATE * chosen[graph, line, e].factor for e in epsilons] for line in LINES} for graph in GRAPHS
     }
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        curves.panels("mean ||x - x*||²"),
-        (title, caption),
-        tables=[*curves.tables(), rate_table(chosen, epsilons, factors)],
-        settings=settings(of_scale),
-        numbers={**curves.numbers(), "chosen rates": rates},
-    )
+    panels, tables = curves.panels("mean ||x - x*||²"), [*curves.tables(), rate_table(chosen, epsilons, factors)]
+    more: dict[str, Any] = {"settings": settings(of_scale), "numbers": {**curves.numbers(), "chosen rates": rates}}
+    return panel_reproduction(figure, scale, verdicts, panels, (title, caption), tables=tables, **more)
 
 
 def extent(scale: RunScale, epsilons: Sequence[float], factors: Sequence[float]) -> Extent:
     """What is run, less of it in quick mode."""
-    tuning_seeds = scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
-    return (
-        scale.pick(QUICK_EPSILONS, epsilons),
-        published_seeds(scale, 3, 5),
-        scale.pick(QUICK_FACTORS, factors),
-        tuning_seeds,
-    )
+    seeds, tuning_seeds = published_seeds(scale, 3, 5), scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
+    return scale.pick(QUICK_EPSILONS, epsilons), seeds, scale.pick(QUICK_FACTORS, factors), tuning_seeds
 
 
 def settings(extent: Extent) -> dict[str, Any]:
-    """What all runs share, JSON-ready."""
     epsilons, seeds, factors, tuning_seeds = map(list, extent)
     rates = [RATE * factor for factor in factors]
     return {**SETTINGS, "epsilons": epsilons, "seeds": seeds, "tuning_seeds": tuning_seeds, "lr": rates}

@@ -1,9 +1,5 @@
 """Convergence of D-SGD with noise that neighbours add with opposite signs, with and without convexity.
 
-In: gossip that keeps the average, standard deviations of the noise, and what is known of the losses. Out: upper bounds
-on the loss and the disagreement after one step, and on the average model's loss or gradient after many. Constants of
-averaging and noise levels for a budget are in `decor_bounds`.
-
 One step is X <- W (X - eta (G + N)): row i of G is the stochastic gradient of f_i at row i of X, and N has covariance
 s_local^2 I + s_pair^2 L over nodes in each of d coordinates. f is the mean of the f_i, f* its infimum, x the mean of
 the rows, Xi the mean squared distance of the rows to x, J = 1 1^T / n.
@@ -22,7 +18,7 @@ from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
 
-from .decor_bounds import decor_corollary, pairwise_error
+from . import decor_corollary, pairwise_error
 
 
 class DecorBound(NamedTuple):
@@ -37,7 +33,6 @@ class DecorBound(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Their sum."""
         return sum(self)
 
 
@@ -49,7 +44,6 @@ class DecorRate(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Their sum."""
         return sum(self)
 
 
@@ -57,13 +51,7 @@ class DecorRate(NamedTuple):
 
 
 def decor_theorem_2(
-    gossip: GossipMatrix,
-    *,
-    sigma_ldp: float,
-    sigma_cor: float,
-    num_steps: int,
-    dimension: int,
-    **objective: float,
+    gossip: GossipMatrix, *, sigma_ldp: float, sigma_cor: float, num_steps: int, dimension: int, **objective: float
 ) -> DecorBound:
     """The convergence bound of pairwise noise under the Polyak-Lojasiewicz condition, term by term, UP TO CONSTANTS.
 
@@ -79,10 +67,7 @@ def decor_theorem_2(
 
     Only the first term is of order 1 / T, and pairwise noise is not in it: it cancels in the average.
 
-    Args:
-        sigma_ldp, sigma_cor: standard deviations of the injected noise, as in `spatial.decor_covariance`.
-        num_steps: T >= 1. dimension: d >= 1. objective: keywords of `Objective`; pl_constant is needed.
-
+    Args: num_steps: T. dimension: d. objective: keywords of `Objective`; pl_constant is needed.
     Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
     Source: arXiv:2405.01031, Theorem 2, for the step sizes of `decor_step_sizes` in place of the published ones, fact
         `decor-theorem-2-step-sizes`. A rate to compare by, no certificate.
@@ -105,13 +90,7 @@ def decor_theorem_2(
 
 
 def decor_theorem_2_non_convex(
-    gossip: GossipMatrix,
-    *,
-    sigma_ldp: float,
-    sigma_cor: float,
-    num_steps: int,
-    dimension: int,
-    **objective: float,
+    gossip: GossipMatrix, *, sigma_ldp: float, sigma_cor: float, num_steps: int, dimension: int, **objective: float
 ) -> DecorBound:
     """Bound on the mean over T steps of E ||grad f(x_t)||^2, for smooth losses of any shape; a certificate.
 
@@ -129,8 +108,7 @@ def decor_theorem_2_non_convex(
     with, as c^2 >= 6 (1 - p) (3 + p M), and g with the factor -eta / 4 + (9 / 2) eta^3 L^2 (1 - p) (3 P + p M) / p^2
     <= -5 eta / 32, as c^2 >= 48 (1 - p) (3 P + p M). Sum over the steps.
 
-    Args: those of `decor_theorem_2`; initial_loss > 0 is needed, pl_constant is not used.
-    Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
+    Args, Raises: those of `decor_theorem_2`; initial_loss > 0 is needed, pl_constant is not used.
     Source: arXiv:2405.01031, Theorem 2, non-convex part, with constants proved here; facts `decor-theorem-2-constant`
         and `decor-theorem-2-non-convex-constant`.
     """
@@ -161,7 +139,6 @@ def decor_constant(gossip: GossipMatrix, **objective: float) -> float:
 def decor_step_sizes(gossip: GossipMatrix, num_steps: int, **objective: float) -> FloatArray:
     """eta_t = 16 / (mu (t + 16 c L / (mu p))), t < T, shape (T,): a schedule for `Dynamics`, starting at p / (c L).
 
-    Args: objective: keywords of `Objective`; pl_constant is needed.
     Source: arXiv:2405.01031, Theorem 2, whose eta_0 = 16 p / (c L) is 16 times the largest step its lemmas allow.
     """
     T = check.integer_at_least(1, num_steps=num_steps)
@@ -209,8 +186,7 @@ def decor_rate(
 
     Independent noise for the same budget has n in place of n (n - q).
 
-    Args: budget, colluders and clip_norm as in `decor_corollary`; the rest as in `decor_theorem_2`.
-    Raises: InvalidInput: what these two refuse.
+    Args, Raises: those of `decor_corollary` and `decor_theorem_2`.
     Source: arXiv:2405.01031, Corollaries 3 and 12, first rate; the range of epsilon is that of `decor_corollary`.
     """
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_colluders": num_colluders}
@@ -252,7 +228,7 @@ SMALLEST_MIXING = 1e-12  # below it p is rounding: some part of the graph never 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a rate knows of the losses; its fields are keywords of the functions below.
+    """What a rate knows of the losses.
 
     Attributes:
         smoothness: L > 0, of every f_i. pl_constant: mu, of Polyak and Lojasiewicz, ||grad f||^2 >= 2 mu (f - f*); 0
@@ -263,8 +239,6 @@ class Objective:
             (or of ||grad f_i(x)||^2) is at most zeta*^2 + P ||grad f(x)||^2.
         initial_loss: f_0, loss above the optimum at the start. initial_disagreement: Xi_0, mean squared distance of
             the start models to their average.
-
-    Raises: InvalidInput: L is not positive, or another number is negative.
     """
 
     smoothness: float
@@ -288,7 +262,7 @@ class Objective:
         return max(root, self.pl_constant / self.smoothness, 2 * p, 4 * p * M / num_nodes)
 
     def convex_enough(self) -> float:
-        """mu, where it is needed. Raises: InvalidInput: none is known."""
+        """mu, which must be known."""
         return check.positive(pl_constant=self.pl_constant)
 
 
@@ -314,10 +288,8 @@ def decor_descent(
     with ||grad f - h||^2 <= L^2 Xi, and what is left of ||h||^2 is not positive. The variance is at most (s*^2 + M
     mean ||grad f(x_i)||^2 + d s_local^2) / n, and ||grad f(x_i)||^2 <= 2 g + 2 L^2 ||x_i - x||^2.
 
-    Args:
-        learning_rate: eta, > 0 and at most 1 / L. loss: f(x), above any constant. gradient_squared: g >= 0.
-        disagreement: Xi >= 0. sigma_ldp: standard deviation. dimension: d >= 1. objective: keywords of `Objective`.
-
+    Args: learning_rate: eta. loss: f(x), above any constant. gradient_squared: g. disagreement: Xi. dimension: d.
+        objective: keywords of `Objective`.
     Raises: InvalidInput: a number out of range, or W not doubly stochastic.
     Source: arXiv:2405.01031, Lemma 7, with constants proved here.
     """
@@ -358,8 +330,7 @@ def decor_disagreement(
     (L^2 Xi + zeta*^2 + P g). Sampling adds (1 - p) eta^2 (s*^2 + 2 M g + 2 M L^2 Xi) and the noise its own variance,
     both independent of Y.
 
-    Args: as in `decor_descent`; sigma_cor: standard deviation of pairwise noise; learning_rate: any eta > 0.
-    Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
+    Args: as in `decor_descent`. Raises: as in `decor_theorem_2`.
     Source: arXiv:2405.01031, Lemma 9, with its contraction mended: fact `decor-lemma-9-contraction`.
     """
     p, f = positive_mixing(gossip), Objective(**objective)

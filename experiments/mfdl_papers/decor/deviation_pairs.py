@@ -7,8 +7,10 @@ on a grid of 1 to 1000, taken as soon as the loss of a step is above its budget 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +21,8 @@ from mfdl.participation import EveryStep
 from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import panel_numbers, panel_reproduction
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures.trained_panels import panel_reproduction
 from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPH_COLOURS, GRAPHS
 
@@ -73,36 +75,33 @@ def published_search(spec: str, epsilon: float) -> list[tuple[Deviations, float]
 def own_search(spec: str, epsilon: float) -> list[tuple[Deviations, float]]:
     """The library's pairs, with the exact epsilon that they are certified for."""
     dynamics = Dynamics(gossip.metropolis_hastings(spec))
-    pairs = decor_deviations(
-        dynamics,
-        EveryStep(STEPS),
-        Privacy(adjacency="replace-one", clip_norm=1.0, unit="user"),
-        epsilon=epsilon,
-        delta=DELTA,
-        positions=POSITIONS,
-    )
+    privacy = Privacy(adjacency="replace-one", clip_norm=1.0, unit="user")
+    target: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "positions": POSITIONS}
+    pairs = decor_deviations(dynamics, EveryStep(STEPS), privacy, **target)
     return [((c.sigma_ldp, c.sigma_cor), c.mechanism.guarantee.epsilon(DELTA)) for c in pairs]
 
 
 def judged(published: SearchResults, exact: SearchResults) -> list[Verdict]:
     """Whether the pairs of either search keep their budgets, and whether pairwise noise buys private noise."""
-    every = [(f"{graph}, {target:g}", e / target) for (graph, target), some in published.items() for _, e in some]
+    every, ours = _ratios(published), _ratios(exact)
     for graph, stored in STORED.items():
         every += [(f"stored, {graph}, {target:g}", e / target) for target, e in zip(EPSILONS, stored, strict=True)]
-    ratios = [ratio for _, ratio in every]
+    ratios, spent = ([ratio for _, ratio in some] for some in (every, ours))
     excess = f"{sum(ratio > 1 + ROUNDING for ratio in ratios)} of {len(ratios)} pairs exceed their budget, "
     excess += f"by up to {max(ratios) - 1:.1%}"
     search = Verdict("every pair of the search keeps its budget", _within(every), excess, value=max(ratios))
-    ours = [(f"{graph}, {target:g}", e / target) for (graph, target), some in exact.items() for _, e in some]
-    spent = [ratio for _, ratio in ours]
     words = f"{sum(ratio > 1 + ROUNDING for ratio in spent)} of {len(spent)} exceed it; "
     words += f"the least spends {min(spent):.4%}"
     exact_pairs = Verdict("every pair of ours keeps its budget", _within(ours), words, value=max(spent))
     return [search, exact_pairs, _reach(exact)]
 
 
+def _ratios(results: SearchResults) -> list[tuple[str, float]]:
+    return [(f"{graph}, {target:g}", e / target) for (graph, target), some in results.items() for _, e in some]
+
+
 def _within(ratios: Sequence[tuple[str, float]]) -> list[Effect]:
-    """Of "the epsilon spent is at most the budget", by the largest ratio at each graph and budget."""
+    """Effects of "the epsilon spent is at most the budget": the largest ratio at each graph and budget."""
     largest: dict[str, float] = {}
     for at, ratio in ratios:
         largest[at] = max(ratio, largest.get(at, 0.0))
@@ -139,68 +138,34 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     exact = {(graph, e): own_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
     verdicts = judged(published, exact)
     middle_epsilon = epsilons[len(epsilons) // 2]
-    lines = {graph: [pair for pair, _ in exact[graph, middle_epsilon]] for graph in GRAPHS}
+    ldp = gaussian_ldp(middle_epsilon)
+    lines = {graph: np.array([[pair / ldp] for (_, pair), _ in exact[graph, middle_epsilon]]) for graph in GRAPHS}
     panel = Panel(
-        f"pairs for epsilon = {middle_epsilon:g}",
-        "sigma_ldp from CDP's noise (0) to LDP's (1)",
-        "sigma_cor over LDP's noise",
-        list(POSITIONS),
-        {graph: np.array([[pair / gaussian_ldp(middle_epsilon)] for _, pair in some]) for graph, some in lines.items()},
-        colours=GRAPH_COLOURS,
-    )
-    budgets = Panel(
-        "the first pair of the published search",
-        "budget epsilon",
-        "epsilon it has, over the budget",
-        list(epsilons),
-        {
-            graph: np.array([[some[0][1] / e if (some := published[graph, e]) else np.nan] for e in epsilons])
-            for graph in GRAPHS
-        }
-        | {"the budget": np.ones((len(epsilons), 1))},
-        log_x=True,
-        log_y=False,
-        dashed=("the budget",),
-        colours={**GRAPH_COLOURS, "the budget": "CDP"},
-    )
-    rows = [
-        (
-            graph,
-            f"{e:g}",
-            *(f"{local:.4g}, {pair:.4g}" for (local, pair), _ in _three(exact[graph, e])),
-            _first(published[graph, e]),
-        )
+        f"pairs for epsilon = {middle_epsilon:g}", "sigma_ldp from CDP's noise (0) to LDP's (1)",
+        "sigma_cor over LDP's noise", POSITIONS, lines, colours=GRAPH_COLOURS,
+    )  # fmt: skip
+    first = {
+        graph: np.array([[some[0][1] / e if (some := published[graph, e]) else np.nan] for e in epsilons])
         for graph in GRAPHS
-        for e in epsilons
-    ]
+    }
+    budgets = Panel(
+        "the first pair of the published search", "budget epsilon", "epsilon it has, over the budget", epsilons,
+        first | {"the budget": np.ones((len(epsilons), 1))}, log_x=True, log_y=False, dashed=("the budget",),
+        colours={**GRAPH_COLOURS, "the budget": "CDP"},
+    )  # fmt: skip
+    rows = []
+    for graph, e in itertools.product(GRAPHS, epsilons):
+        some, search = exact[graph, e], published[graph, e]
+        shown = (f"{local:.4g}, {pair:.4g}" for (local, pair), _ in (some[0], some[len(some) // 2], some[-1]))
+        rows.append((graph, f"{e:g}", *shown, f"{search[0][1]:.4g}" if search else "none found"))
     columns = ("graph", "epsilon", "small", "middle", "large", "published, first: epsilon")
     caption = (
         f"{NODES} nodes, user level, T = {STEPS}, C = 1, delta = {DELTA:g}, replace-one, an eavesdropper. Left: the "
         "least sigma_cor that keeps the budget exactly, the same picture for every budget. Right: the search as its "
         "code runs it, judged by the paper's own conversion."
     )
-    of_run = {
-        "steps": STEPS,
-        "delta": DELTA,
-        "clip_norm": 1.0,
-        "epsilons": list(epsilons),
-        "positions": list(POSITIONS),
-    }
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        [panel, budgets],
-        (f"DECOR, Appendix D.1: of the published search {verdicts[0].finding}", caption),
-        tables=[Table("pairs (sigma_ldp, sigma_cor)", columns, rows)],
-        settings=of_run,
-        numbers={"panels": [panel_numbers(panel), panel_numbers(budgets)]},
-    )
-
-
-def _three(some: list[tuple[Deviations, float]]) -> list[tuple[Deviations, float]]:
-    return [some[0], some[len(some) // 2], some[-1]]
-
-
-def _first(some: list[tuple[Deviations, float]]) -> str:
-    return f"{some[0][1]:.4g}" if some else "none found"
+    settings = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "epsilons": list(epsilons)}
+    settings["positions"] = list(POSITIONS)
+    words = f"DECOR, Appendix D.1: of the published search {verdicts[0].finding}", caption
+    tables = [Table("pairs (sigma_ldp, sigma_cor)", columns, rows)]
+    return panel_reproduction(figure, scale, verdicts, [panel, budgets], words, tables=tables, settings=settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,10 +12,10 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import below, clear, losses, lowest, mean_ratio, panel_reproduction, spread
 from ..figures.verdicts import Verdict
-from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, published_seeds, runs
+from .budget_curves import GRAPHS, LINES, PAIRS, BudgetCurves, judged, published_seeds, runs
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)
 LEAST_LOSS = 0.3236  # of the paper's code, which is taken off
@@ -26,7 +25,7 @@ PERIOD, PASSES, QUICK_PASSES = 32, 156, 31  # about 64 of a node's 2,035 records
 LAST_STEPS = 1
 RATES, CLIPS = (0.005, 0.01, 0.05, 0.1), (0.001, 0.01, 0.1)
 GRID_EPSILONS, GRID_EPSILON = (3.0, 10.0, 40.0), (10.0,)
-METRIC = "average_train_loss"
+METRIC, Y_LABEL = "average_train_loss", "train loss - 0.3236"
 Choice = tuple[float, float]  # learning rate, clipping norm
 Line = tuple[str, str, float]  # graph, LDP, CDP or DECOR, epsilon
 
@@ -54,18 +53,13 @@ def settings(passes: int, choice: Choice, scale: RunScale) -> dict[str, Any]:
         "clip_norm": choice[1],
         "period": PERIOD,
         "epochs": passes,
-        "eval_every": PERIOD * passes // 4 if passes % 4 == 0 else PERIOD * passes,
         "metrics": (METRIC,),
         "data_home": scale.data_home,
+        "eval_every": PERIOD * passes // 4 if passes % 4 == 0 else PERIOD * passes,
     }
 
 
-def _same(options: Mapping[str, Any], graph: str, mechanism: str, epsilon: float) -> Mapping[str, Any]:
-    return options
-
-
 def excess(values: np.ndarray) -> np.ndarray:
-    """Above the least loss."""
     return np.maximum(values - LEAST_LOSS, RESOLUTION)
 
 
@@ -84,16 +78,9 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "pairs": list(pairs), "steps": PERIOD * PASSES}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        curves.panels("train loss - 0.3236"),
-        (f"DECOR, Figure 1 (b), a9a: {verdicts[0].finding}", caption),
-        tables=curves.tables(),
-        settings=of_run,
-        numbers=curves.numbers(),
-    )
+    words = f"DECOR, Figure 1 (b), a9a: {verdicts[0].finding}", caption
+    more: dict[str, Any] = {"tables": curves.tables(), "settings": of_run, "numbers": curves.numbers()}
+    return panel_reproduction(figure, scale, verdicts, curves.panels(Y_LABEL), words, **more)
 
 
 def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str = "") -> list[Verdict]:
@@ -134,8 +121,8 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     passes, pair = scale.pick(QUICK_PASSES, PASSES), PAIRS[0]
     configs_of: dict[tuple[str, str, float, Choice], list[Experiment]] = {}
     for choice in ((rate, clip) for rate in RATES for clip in CLIPS):
-        same = settings(passes, choice, scale)
-        points = runs(epsilons, seeds, functools.partial(_same, same), (pair,))
+        options = settings(passes, choice, scale)
+        points = runs(epsilons, seeds, lambda graph, mechanism, e, same=options: same, (pair,))  # type: ignore[misc]
         configs_of |= {(*point, choice): configs for point, configs in points.items() if point[0] in graphs}
     raw = losses(figure, scale, configs_of, last_steps=LAST_STEPS, column=METRIC)
     grids: dict[Line, dict[Choice, np.ndarray]] = {}
@@ -143,36 +130,19 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         grids.setdefault((graph, "DECOR" if line == pair else line, epsilon), {})[choice] = excess(values)
     verdicts = judged_grid(grids, scale.pick("a fifth of the steps, on which the best rate depends", ""))
     tables = [_grid_table(line, grid) for line, grid in grids.items()]
-    panels = [
-        Panel(
-            f"{graph}, epsilon = {epsilon:g}, C = {clip:g}",
-            "learning rate",
-            "train loss - 0.3236",
-            RATES,
-            {
-                line: np.stack([grids[graph, line, epsilon][rate, clip] for rate in RATES])
-                for line in ("LDP", "DECOR", "CDP")
-            },
-            log_x=True,
-        )
-        for graph, epsilon in list(dict.fromkeys((graph, epsilon) for graph, _, epsilon in grids))[:1]
-        for clip in CLIPS
-    ]
+    panels, (graph, _, epsilon) = [], next(iter(grids))
+    for clip in CLIPS:
+        lines = {line: np.stack([grids[graph, line, epsilon][rate, clip] for rate in RATES]) for line in LINES}
+        title = f"{graph}, epsilon = {epsilon:g}, C = {clip:g}"
+        panels.append(Panel(title, "learning rate", Y_LABEL, RATES, lines, log_x=True))
     caption = (
         f"16 nodes, user level, T = {PERIOD * passes}, eta / (1 + t / 5000), delta = 1e-5, replace-one, exact budgets; "
         "DECOR with the pair of small sigma_ldp. Train loss of the average model above "
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": PERIOD * passes}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (f"DECOR, Appendix D.2: {verdicts[1].finding}", caption),
-        tables=tables,
-        settings=of_run,
-    )
+    words = f"DECOR, Appendix D.2: {verdicts[1].finding}", caption
+    return panel_reproduction(figure, scale, verdicts, panels, words, tables=tables, settings=of_run)
 
 
 def _grid_table(line: Line, grid: Mapping[Choice, np.ndarray]) -> Table:

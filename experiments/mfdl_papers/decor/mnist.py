@@ -25,10 +25,10 @@ from mfdl.training import tasks
 from mfdl.training.replay import replay
 from mfdl.trust import LDP, Eavesdropper
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
+from ..figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import deviation, engine, panel_reproduction
 from ..figures.verdicts import Effect, Verdict
-from .budget_curves import GRAPHS, published_seeds
+from .budget_curves import GRAPHS, LINES, published_seeds
 
 EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}
 """Budgets, with what the paper's figure calls them: an accountant of one step, without T or delta."""
@@ -37,7 +37,6 @@ NODES, DELTA, BATCH, STEPS, QUICK_STEPS, EVALUATIONS = 16, 1e-5, 64, 1000, 200, 
 AVERAGED = 100.0  # sigma_cor / sigma_ldp on the complete graph, from which on only the average of all noise is left
 CLAIMED_GAP, CLOSE = 0.10, 0.01
 GUESS = 0.12  # above the accuracy of the commonest digit
-LINES = ("LDP", "DECOR", "CDP")
 CLAIMS = (
     "at the smallest budget LDP is almost ten points of accuracy below CDP",
     "DECOR on ring and torus is within a point of CDP",
@@ -62,7 +61,7 @@ class MnistRun:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """File name."""
         return f"{self.line}-{self.graph}-{self.epsilon:g}-{self.seed}-{self.steps}.json"
 
 
@@ -84,11 +83,9 @@ def train(wanted: MnistRun) -> dict[str, Any]:
     rate, clip = published(wanted.graph, wanted.line, wanted.epsilon)
     dynamics = Dynamics(gossip.metropolis_hastings(graph), rate, weight_decay=1e-5)
     sampling = PoissonSampling(rate=BATCH * NODES / len(task.targets), steps=wanted.steps)
-    pair = {
-        "LDP": 0.0,
-        "CDP": AVERAGED,
-        "DECOR": math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0]),
-    }[wanted.line]
+    pair = {"LDP": 0.0, "CDP": AVERAGED, "DECOR": math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0])}[
+        wanted.line
+    ]
     mechanism = calibrate(
         algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair),
         Privacy(LDP() if wanted.line == "LDP" else Eavesdropper(), adjacency="zero-out", clip_norm=clip),
@@ -133,14 +130,10 @@ def judged(lines: Mapping[str, Mapping[str, np.ndarray]], guess: float = GUESS) 
         if graph != "complete"
         for i in range(len(some["CDP"]))
     }
-    close = [
-        Effect.sampled(
-            f"{graph}, budget {i + 1}",
-            CLOSE - values,
-            unsupported="" if lines[graph]["CDP"][i].mean() > guess else nothing,
-        )
-        for (graph, i), values in below.items()
-    ]
+    close = []
+    for (graph, i), values in below.items():
+        reason = "" if lines[graph]["CDP"][i].mean() > guess else nothing
+        close.append(Effect.sampled(f"{graph}, budget {i + 1}", CLOSE - values, unsupported=reason))
     words = ", ".join(
         f"{graph} up to {100 * max(float(v.mean()) for (g, _), v in below.items() if g == graph):.1f} points below"
         for graph in dict.fromkeys(graph for graph, _ in below)
@@ -181,11 +174,5 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"{len(seeds)} seeds."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": steps, "batch": BATCH, "task": data}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (f"DECOR, Figure 1 (c): LDP is {verdicts[0].finding} below CDP", caption),
-        settings=of_run,
-    )
+    words = f"DECOR, Figure 1 (c): LDP is {verdicts[0].finding} below CDP", caption
+    return panel_reproduction(figure, scale, verdicts, panels, words, settings=of_run)

@@ -14,7 +14,7 @@ over the exact loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,11 @@ import numpy as np
 from mfdl import check, gossip, graphs
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import panel_numbers, panel_reproduction
+from ..figures import PublishedFigure, Reproduction, RunScale
+from ..figures.trained_panels import panel_reproduction
 from ..figures.verdicts import Effect, Verdict
+from . import decor_accountant, decor_theorem, flow_theorem
 from .convergence import decor_rate
-from .decor_bounds import decor_accountant, decor_theorem, flow_theorem
 
 SIZES, FAMILIES = (16, 36, 64, 100), ("ring", "torus", "complete")
 EPSILON, DELTA, DIMENSION = 1.0, 1e-5, 10
@@ -41,15 +41,13 @@ Rates = Mapping[str, np.ndarray]
 def central_rate(num_nodes: int, *, epsilon: float, dimension: int) -> float:
     """d / (n^2 epsilon^2), up to constants: no central algorithm has less excess loss (strongly convex losses).
 
-    Args: num_nodes: n >= 1; epsilon > 0; dimension: d >= 1.
-    Raises: InvalidInput: a number out of range.
     Source: arXiv:2405.01031, after Corollary 3.
     """
     return local_rate(num_nodes, epsilon=epsilon, dimension=dimension) / num_nodes
 
 
 def local_rate(num_nodes: int, *, epsilon: float, dimension: int) -> float:
-    """d / (n epsilon^2), up to constants: that of local differential privacy. Args, Raises, Source: `central_rate`."""
+    """d / (n epsilon^2), up to constants: that of local differential privacy. Source: `central_rate`'s."""
     n, d = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(1, dimension=dimension)
     return d / (n * check.positive(epsilon=epsilon) ** 2)
 
@@ -57,7 +55,7 @@ def local_rate(num_nodes: int, *, epsilon: float, dimension: int) -> float:
 def muffliato_rate(graph: graphs.Source, *, epsilon: float, dimension: int) -> float:
     """d k_max / (sqrt(p) n^2 epsilon^2), up to constants, as DECOR gives Muffliato's; Metropolis-Hastings weights.
 
-    Args: as in `central_rate`. Raises: InvalidInput: a number out of range, or a graph that does not mix.
+    Raises: InvalidInput: a graph that does not mix.
     Source: arXiv:2405.01031, after Corollary 3, of arXiv:2206.05091.
     """
     G = graphs.load(graph)
@@ -118,43 +116,27 @@ def judged(lines: Mapping[str, Rates]) -> list[Verdict]:
         for family, factor in above.items()
         for i, n in enumerate(SIZES[1:])
     ]
-    return [
-        Verdict(
-            "the price of DECOR falls as 1 / n^2, as the central lower bound, on every connected graph", parallel, words
-        ),
-        Verdict("Muffliato's is above the central bound by k_max / sqrt(p), which grows with n", grows, factors),
-    ]
+    claim = "the price of DECOR falls as 1 / n^2, as the central lower bound, on every connected graph"
+    other = "Muffliato's is above the central bound by k_max / sqrt(p), which grows with n"
+    return [Verdict(claim, parallel, words), Verdict(other, grows, factors)]
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """The four lines on ring, torus and complete graph."""
     lines = {family: rates(family) for family in FAMILIES}
-    panels = [
-        Panel(
-            family, "nodes n", "excess loss, up to constants", SIZES, {name: v[:, None] for name, v in some.items()},
-            log_x=True, dashed=("local", "central"),
-        )
-        for family, some in lines.items()
-    ]  # fmt: skip
     ratios = {family: bounds_over_exact(family) for family in FAMILIES}
-    panels += [
-        Panel(
-            f"{family}, n = {SIZES[0]}", "sigma_cor / sigma_ldp", "bound / exact loss", PAIRS,
-            {name: v[:, None] for name, v in some.items()}, log_x=True,
-        )
-        for family, some in ratios.items()
-    ]  # fmt: skip
+
+    def panel(title: str, labels: tuple[str, str], x: Sequence[float], rates: Rates, **more: Any) -> Panel:
+        return Panel(title, *labels, x, {name: v[:, None] for name, v in rates.items()}, log_x=True, **more)
+
+    loss, noise = ("nodes n", "excess loss, up to constants"), ("sigma_cor / sigma_ldp", "bound / exact loss")
+    panels = [panel(family, loss, SIZES, some, dashed=("local", "central")) for family, some in lines.items()]
+    panels += [panel(f"{family}, n = {SIZES[0]}", noise, PAIRS, some) for family, some in ratios.items()]
     caption = (
         f"d = {DIMENSION}, epsilon = {EPSILON:g}, smoothness and PL constant 1; DECOR with its constants at "
         f"delta = {DELTA:g}, the others without. Metropolis-Hastings weights."
     )
     verdicts = [*judged(lines), judged_bounds(ratios)]
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        ("DECOR and the central lower bound fall as 1 / n^2", caption),
-        settings={"epsilon": EPSILON, "delta": DELTA, "dimension": DIMENSION, "sizes": list(SIZES)},
-        numbers={"panels": [panel_numbers(panel) for panel in panels]},
-    )
+    words = "DECOR and the central lower bound fall as 1 / n^2", caption
+    settings = {"epsilon": EPSILON, "delta": DELTA, "dimension": DIMENSION, "sizes": list(SIZES)}
+    return panel_reproduction(figure, scale, verdicts, panels, words, settings=settings)

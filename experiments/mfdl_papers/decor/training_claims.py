@@ -26,8 +26,7 @@ from mfdl.testing.oracles.dense_views import pairwise_factor
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
 from ..paper_claims import statements
-from . import convergence
-from .decor_bounds import decor_corollary
+from . import convergence, decor_corollary
 
 BOUND_CONSTANT = 1e6  # what "up to an absolute constant" may hide
 

@@ -18,7 +18,7 @@ from typing import Any
 from mfdl import files
 from mfdl.errors import InvalidInput
 
-from .published_figures import FIGURES, PublishedFigure, minutes
+from . import FIGURES, PublishedFigure, minutes
 from .verdicts import NOT_RUN, Verdict, overall
 
 PAGE = "reproduced.html"
@@ -35,7 +35,7 @@ STYLE = (
 def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results of a folder by figure, in the order of `FIGURES`; the full run where there is one.
 
-    Raises: InvalidInput: a file that is no result, or does not belong to this version; run its command again.
+    Raises: InvalidInput: a file that is no result, or does not belong to this version.
     """
     results = {}
     for name, figure in FIGURES.items():
@@ -46,7 +46,7 @@ def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def checked(figure: PublishedFigure, path: Path) -> dict[str, Any]:
-    """A stored result whose verdicts follow from its effects. Raises: InvalidInput: as `stored_results`."""
+    """A stored result whose verdicts follow from its effects. Raises: as `stored_results`."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         parts = [Verdict.from_result(part) for part in result["claims"]]
@@ -78,7 +78,6 @@ def table_rows(results: Mapping[str, Mapping[str, Any]], table: str) -> Iterator
 
 
 def finding_text(part: Verdict) -> str:
-    """What was found, and what supports no verdict."""
     return "; ".join(filter(None, (part.finding, part.remark)))
 
 
@@ -93,7 +92,6 @@ def run_text(result: Mapping[str, Any]) -> str:
 
 
 def write_tables(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
-    """`reproduced_PAPER.csv`, one for each table."""
     paths = []
     for table in dict.fromkeys(TABLES.values()):
         text = io.StringIO()
@@ -105,7 +103,6 @@ def write_tables(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list
 
 
 def write_result_page(results: Mapping[str, Mapping[str, Any]], folder: Path) -> Path:
-    """`reproduced.html`: every figure beside its claim, with tables, deviations and the run."""
     verdicts = [result["verdict"] for result in results.values()]
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
     summary = f"{len(results)} of {len(FIGURES)} figures: {counts or NOT_RUN}."
@@ -125,12 +122,8 @@ def _section(result: Mapping[str, Any], folder: Path) -> list[str]:
         lines.append(f'<img src="{stem}.svg" alt="{html.escape(stem)}">')
     lines.append(_table(COLUMNS[1:], [(part.claim, finding_text(part), part.verdict) for part in parts]))
     for table in result["tables"]:
-        lines += [
-            "<details>",
-            _element("summary", table["title"]),
-            _table(table["columns"], table["rows"]),
-            "</details>",
-        ]
+        content = _element("summary", table["title"]), _table(table["columns"], table["rows"])
+        lines += ["<details>", *content, "</details>"]
     lines += [_element("p", f"Deviation: {text}") for text in result["deviations"]]
     lines += [_element("p", f"Missing: {text}") for text in result["missing"]]
     return [*lines, f"<p>{_element('small', run_text(result))}</p>"]

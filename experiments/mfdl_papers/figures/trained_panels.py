@@ -7,17 +7,18 @@ one of its sides learned: no seed diverged and the mean over seeds is below the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from mfdl.errors import InvalidInput
 from mfdl.pictures.line_charts import Panel, draw
+from mfdl.progress import reporter
 from mfdl.runs import Cell, Engine, Store, run_cells
 from mfdl.runs.experiment import Experiment
 
-from .published_figures import PublishedFigure, Reproduction, RunScale, Table
+from . import PublishedFigure, Reproduction, RunScale, Table
 from .verdicts import Effect, Verdict, joint_level
 
 if TYPE_CHECKING:
@@ -25,10 +26,18 @@ if TYPE_CHECKING:
 
 
 Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+def tracked(scale: RunScale, label: str, items: Sequence[Item]) -> Iterator[Item]:
+    """The items, one by one, behind a progress bar."""
+    with reporter(scale.progress).bar(label, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 def engine(scale: RunScale) -> Engine:
-    """The engine that computes the cells of a figure."""
     return Engine(scale.engine, jobs=scale.jobs, scheduler=scale.scheduler)
 
 
@@ -42,12 +51,8 @@ def losses(
 ) -> dict[Key, np.ndarray]:
     """Per point one number for each of its runs: `column`, mean over nodes and the evaluations of the last steps.
 
-    Args:
-        points: configs of one mechanism and one seed each; runs that several points share are trained once.
-        column: of the evaluated steps: loss, accuracy, or a metric that the configs ask for.
-
-    Returns: arrays in the order of the configs; nan where a run diverged.
-    Raises: InvalidInput: a cell failed; the message is that of the first one.
+    Args: points: configs of one mechanism and one seed each; runs that several points share are trained once.
+    Returns: arrays in the order of the configs; nan where a run diverged. Raises: as `require_finished`.
     """
     store = Store(scale.out / figure.name / "store")
     cells = {key: [Cell(config) for config in configs] for key, configs in points.items()}
@@ -85,34 +90,34 @@ def seeded(seeds: Sequence[int], **options: Any) -> list[Experiment]:
 
 
 def spread(values: np.ndarray) -> str:
-    """Mean and standard deviation over repetitions as text; nan and inf are runs that diverged.
+    """Mean and standard deviation over repetitions as text.
 
     >>> spread(np.array([1.0, 3.0])), spread(np.array([2.0])), spread(np.array([1.0, np.nan]))
     ('2 +- 1.4', '2', 'diverged')
     """
     if not np.isfinite(values).all():
         return "diverged"
-    deviation = f" +- {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3g}{deviation}"
+    error = deviation(values)
+    return f"{np.mean(values):.3g}" + ("" if error is None else f" +- {error:.2g}")
 
 
 def panel_table(panel: Panel) -> Table:
     """A row for each x, a column for each line; a repetition that is nan in every line was not run."""
     repeated = ~np.all([np.isnan(values) for values in panel.lines.values()], axis=0)
-    rows = [
-        (f"{x:.4g}", *(spread(values[i][repeated[i]]) for values in panel.lines.values()))
-        for i, x in enumerate(panel.x)
-    ]
+    rows = [(f"{x:.4g}", *(spread(v[i][repeated[i]]) for v in panel.lines.values())) for i, x in enumerate(panel.x)]
     return Table(panel.title, (panel.x_label, *panel.lines), rows)
 
 
-def panel_numbers(panel: Panel) -> dict[str, Any]:
+def panel_numbers(panels: Iterable[Panel]) -> list[dict[str, Any]]:
     """Every repetition of every point, JSON-ready; null where there is none, or where a run diverged."""
-    lines = {
-        name: [[float(v) if np.isfinite(v) else None for v in row] for row in values]
-        for name, values in panel.lines.items()
-    }
-    return {"title": panel.title, "x": [float(x) for x in panel.x], "lines": lines}
+
+    def finite(values: np.ndarray) -> list[list[float | None]]:
+        return [[float(v) if np.isfinite(v) else None for v in row] for row in values]
+
+    return [
+        {"title": p.title, "x": [float(x) for x in p.x], "lines": {name: finite(v) for name, v in p.lines.items()}}
+        for p in panels
+    ]
 
 
 def panel_reproduction(
@@ -128,11 +133,7 @@ def panel_reproduction(
     Args: words: title and caption of the picture. more: further fields of `Reproduction`, such as settings; tables and
         numbers replace those of the panels.
     """
-    more = {
-        "tables": [panel_table(panel) for panel in panels],
-        "numbers": {"panels": [panel_numbers(panel) for panel in panels]},
-        **more,
-    }
+    more = {"tables": [*map(panel_table, panels)], "numbers": {"panels": panel_numbers(panels)}, **more}
     return Reproduction(figure, scale, verdicts, picture=draw(panels, *words) if panels else None, **more)
 
 
@@ -142,12 +143,10 @@ TIE = math.log(2.0)
 
 
 def log_ratios(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """log(a / b) seed by seed, shape (seeds,); 0 where both diverged.
+    """log(a / b) seed by seed, shape (seeds,); 0 where both diverged. Raises: InvalidInput: shapes differ, or no seeds.
 
     >>> log_ratios(np.array([1.0, np.nan]), np.array([1.0, 1.0]))
     array([ 0., inf])
-
-    Raises: InvalidInput: no seeds, or not as many of both.
     """
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise InvalidInput(f"paired losses must have one number for each seed, got shapes {a.shape} and {b.shape}.")
@@ -172,7 +171,7 @@ def unsupported(a: np.ndarray, b: np.ndarray, guess: float | None) -> str:
 
 
 def below(points: Mapping[Any, Pair], *, guess: float | None = None, factor: float = 1.0) -> list[Effect]:
-    """Of "the first loss is below `factor` times the second at every point": log(factor second / first) by seed."""
+    """Effects of "the first loss is below `factor` times the second": log(factor second / first) by seed."""
     return [
         Effect.sampled(at, math.log(factor) + log_ratios(upper, lower), unsupported=unsupported(lower, upper, guess))
         for at, (lower, upper) in points.items()
@@ -180,7 +179,7 @@ def below(points: Mapping[Any, Pair], *, guess: float | None = None, factor: flo
 
 
 def tied(at: str, a: np.ndarray, b: np.ndarray, *, guess: float | None = None) -> list[Effect]:
-    """Of "the two meet", as a test of equivalence: each is below two times the other."""
+    """Effects of "the two meet", as a test of equivalence: each is below two times the other."""
     return [effect for pair in ((a, b), (b, a)) for effect in below({at: pair}, guess=guess, factor=math.exp(TIE))]
 
 
@@ -214,7 +213,7 @@ def mean_ratio(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def deviation(values: np.ndarray) -> float | None:
-    """Over seeds; None for one."""
+    """Standard deviation over seeds; None for one."""
     return float(np.std(values, ddof=1)) if len(values) > 1 and np.isfinite(values).all() else None
 
 

@@ -1,4 +1,4 @@
-"""From numbers to a verdict: one rule for every claim, in quick and in full mode alike.
+"""From numbers to a verdict: one rule for every claim.
 
 A claim is about an effect at each of its points (graph, budget, step). An `Effect` is positive on the claimed side, and
 `claimed` is its least claimed size (0: only a direction is claimed). It has an interval [low, high]: of seeds or draws
@@ -47,8 +47,6 @@ class Effect:
         claimed: the least effect that is claimed, >= 0; 0: a direction.
         error: of a number without randomness, its largest error (0: exact); None: `values` are a sample.
         unsupported: why this point supports no verdict; empty where it does.
-
-    Raises: InvalidInput: no value, several without randomness, or a negative claim or error.
     """
 
     at: str
@@ -68,17 +66,16 @@ class Effect:
 
     @classmethod
     def sampled(cls, at: Any, values: Iterable[float], claimed: float = 0.0, *, unsupported: str = "") -> Effect:
-        """Of one value per seed or draw."""
         return cls(str(at), tuple(values), claimed, unsupported=unsupported)
 
     @classmethod
     def exact(cls, at: Any, value: float, claimed: float = 0.0, *, error: float = 0.0) -> Effect:
-        """Of a number without randomness."""
+        """Effect of a number without randomness."""
         return cls(str(at), (value,), claimed, error)
 
     @property
     def mean(self) -> float:
-        """Of the values; nan where they are infinite on both sides."""
+        """Mean of the values; nan where they are infinite on both sides."""
         return sum(self.values) / len(self.values)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
@@ -123,7 +120,6 @@ class Effect:
 
     @classmethod
     def from_result(cls, fields: Mapping[str, Any]) -> Effect:
-        """From `result`."""
         values = [math.nan if value is None else float(value) for value in fields["values"]]
         return cls(fields["at"], values, *(fields[name] for name in ("claimed", "error", "unsupported")))
 
@@ -133,11 +129,9 @@ class Verdict:
     """One claim of a figure, judged by its effects.
 
     Attributes:
-        claim: what the paper says.
         effects: one per point; empty: nothing was run.
         finding: our numbers in words, or why nothing was run.
-        value: the number that the finding is about; None where there is none.
-        spread: standard deviation of `value` over seeds or draws; None where there is one value only.
+        value, spread: the number that the finding is about, and its standard deviation over seeds or draws.
         quantifier: whether the claim is of "every" point or of "some" point.
     """
 
@@ -158,12 +152,11 @@ class Verdict:
 
     @property
     def level(self) -> float:
-        """Of the interval of each sampled effect."""
+        """Level of the interval of each sampled effect."""
         return joint_level(self.effects)
 
     @property
     def words(self) -> list[str]:
-        """The verdicts on the points."""
         return [effect.word(self.level) for effect in self.effects]
 
     @property
@@ -199,7 +192,7 @@ class Verdict:
 
     @classmethod
     def from_result(cls, fields: Mapping[str, Any]) -> Verdict:
-        """From `result`, the verdict computed anew from the effects."""
+        """From `result`; the verdict is computed anew."""
         effects = [Effect.from_result(effect) for effect in fields["effects"]]
         value, spread = (None if fields[name] is None else float(fields[name]) for name in ("value", "spread"))
         return cls(fields["claim"], effects, fields["finding"], value, spread, fields["quantifier"])
@@ -222,5 +215,4 @@ def worst(words: Iterable[str], order: Sequence[str] = WORST_FIRST) -> str:
 
 
 def overall(verdicts: Iterable[Verdict]) -> str:
-    """The verdict on all that a figure claims: the worst of what was run."""
     return worst(part.verdict for part in verdicts)

@@ -1,12 +1,11 @@
 """Final test loss or accuracy against the budget: Figure 3, right, Figure 4, and FEMNIST as in later public code.
 
-Figure 3, right, is Ego; Figure 4 three graphs, and beside D-MF. Its text, smaller graphs gain by larger batches only:
-every graph shares out the same records, so nodes of a smaller graph have larger batches, by which noise is divided. The
-smaller graph is trained at the budgets of the larger one, and again at budgets smaller by the ratio of their batches:
-then a mean gradient has the same noise on both, and the gain by larger batches is gone.
+Smaller graphs gain by larger batches only, says the text of Figure 4: every graph shares out the same records, so nodes
+of a smaller graph have larger batches, by which noise is divided. The smaller graph is trained at the budgets of the
+larger one, and again at budgets smaller by the ratio of their batches: a mean gradient then has the same noise on both.
 
-FEMNIST on Florentine and Ego: a small convolutional network on the characters of ten writers a node; rates 5 and 2, a
-tenth of it after 81 steps; 20 epochs of 16 steps; all else as in `housing`. Judged is the test error 1 - accuracy.
+FEMNIST: a small convolutional network on the characters of ten writers a node, 20 epochs of 16 steps; all else as in
+`housing`. Judged is the test error 1 - accuracy.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +24,14 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.training import tasks
 from mfdl.training.learned import chance
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import below, clear, deviation, jackknifed, mean_ratio, panel_reproduction, spread
 from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint, TrainedTask
 
 LEVEL, CLAIMED_SHARE = 0.75, 0.5
-REACHED = 1.0
-"""Test loss at which the share is read where no run comes to `LEVEL`; a constant prediction has 1.304."""
+REACHED = 1.0  # test loss at which the share is read where no run comes to `LEVEL`; a constant prediction has 1.304
 GRAPHS_OF_FIGURE_4 = ("Florentine", "Ego", "PeerTube", "Misskey")
 SHOWN = (0.5, 4.0)  # test loss
 
@@ -105,12 +104,10 @@ def judge_share(where: str, epsilons: Sequence[float], finals: Mapping[str, np.n
 
 
 def epsilon_at(level: float, epsilons: Sequence[float], losses: np.ndarray) -> float:
-    """The least epsilon of a curve at which the loss is down to a level, between points on a line over log(epsilon).
+    """The least epsilon at which the loss is down to a level, interpolated over log(epsilon); inf where it never is.
 
     >>> epsilon_at(0.75, [1.0, 4.0, 16.0], np.array([1.0, 0.5, 0.4]))
     2.0
-
-    Returns: the first epsilon where the curve begins below the level, inf where it never comes there.
     """
     below = np.flatnonzero(losses <= level)
     if not below.size:
@@ -151,9 +148,7 @@ def budget_panels(
     """One for each place: trained without noise, with each rival and with MAFALDA, at every budget."""
     mechanisms = (WITHOUT_NOISE, *rivals, OURS)
     points = {place: housing.points(place, mechanisms, mus) for place in places}
-    results = housing.trained(
-        scale, [point for some in points.values() for point in some], housing.housing_seeds(scale)
-    )
+    results = housing.trained(scale, itertools.chain(*points.values()))
     panels = []
     for place, some in points.items():
         finals = {
@@ -174,34 +169,32 @@ def _reproduction(
     title: str,
 ) -> Reproduction:
     panels, seeds = [budget_panel(curves) for curves in by_place], housing.housing_seeds(scale)
-    of_run = housing.settings(seeds) | {"budgets": list(housing.housing_budgets(scale))}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (title, caption(len(seeds))),
-        tables=[budget_table(curve) for curve in by_place],
-        settings=of_run,
-        missing=missing,
+    caption = (
+        f"California housing, mean over nodes and the last 50 steps; lines: mean of {len(seeds)} seeds, bands: "
+        "smallest to largest seed; all under LDP, zero-out. Anti-PGD is left out where it never comes into the picture."
     )
+    of_run = housing.settings(seeds) | {"budgets": list(housing.housing_budgets(scale))}
+    more: dict[str, Any] = {"tables": [*map(budget_table, by_place)], "settings": of_run, "missing": missing}
+    return panel_reproduction(figure, scale, verdicts, panels, (title, caption), **more)
 
 
 def budget_panel(of: BudgetPanel) -> Panel:
     """Lines over epsilon; a mechanism that nowhere comes into the picture is not drawn."""
-    lines = {}
-    for mechanism, finals in of.finals.items():
-        if finals.mean(axis=1).min() <= SHOWN[1]:
-            lines[NAMES[mechanism]] = np.where(np.isfinite(finals), finals, 1000 * SHOWN[1])
+    lines = {
+        NAMES[mechanism]: np.where(np.isfinite(finals), finals, 1000 * SHOWN[1])
+        for mechanism, finals in of.finals.items()
+        if finals.mean(axis=1).min() <= SHOWN[1]
+    }
+    return _panel(of, "test loss", lines, y_range=SHOWN)
+
+
+def _panel(of: BudgetPanel, measure: str, lines: Mapping[str, np.ndarray], **more: Any) -> Panel:
     x = [float(f"{epsilon:.3g}") for epsilon in of.epsilons]
-    return Panel(
-        of.place.title, "epsilon at delta = 1e-6", "final test loss", x, lines,
-        log_x=True, dashed=[NAMES[WITHOUT_NOISE]], colours=COLOURS, y_range=SHOWN,
-    )  # fmt: skip
+    look: dict[str, Any] = {"log_x": True, "dashed": [NAMES[WITHOUT_NOISE]], "colours": COLOURS, **more}
+    return Panel(of.place.title, "epsilon at delta = 1e-6", f"final {measure}", x, lines, **look)
 
 
 def budget_table(of: BudgetPanel, measure: str = "test loss") -> Table:
-    """A row for each budget."""
     rows = [
         (f"{mu:g}", f"{epsilon:.3g}", *(spread(finals[i]) for finals in of.finals.values()))
         for i, (mu, epsilon) in enumerate(zip(of.mus, of.epsilons, strict=True))
@@ -209,23 +202,12 @@ def budget_table(of: BudgetPanel, measure: str = "test loss") -> Table:
     return Table(f"final {measure}, {of.place.title}", ("mu", "epsilon", *(NAMES[name] for name in of.finals)), rows)
 
 
-def caption(seeds: int) -> str:
-    """What lines and bands are."""
-    return (
-        f"California housing, mean over nodes and the last 50 steps; lines: mean of {seeds} seeds, bands: smallest to "
-        "largest seed; all under LDP, zero-out. Anti-PGD is left out where it never comes into the picture."
-    )
-
-
 CLAIMS = "a smaller graph has the lower test loss at every budget", "but not with the noise of the larger one's batches"
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphPair:
-    """Two graphs that share out the same records.
-
-    Attributes: batches: records of a node in a step, on the smaller and on the larger graph.
-    """
+    """Two graphs that share out the same records, with the records of a node in a step on each."""
 
     smaller: Place
     larger: Place
@@ -233,11 +215,10 @@ class GraphPair:
 
     @property
     def title(self) -> str:
-        """Both, and the steps of an epoch."""
         return f"{self.smaller.name} beside {self.larger.title}"
 
     def budget(self, mu: float) -> float:
-        """Of the smaller graph, with the noise of the larger one at mu."""
+        """Budget of the smaller graph with the noise of the larger one at mu."""
         return mu * self.batches[1] / self.batches[0]
 
 
@@ -266,9 +247,7 @@ def size_verdicts(scale: RunScale, places: Sequence[Place], mus: Sequence[float]
             "same noise": [TrainedPoint(pair.smaller, OURS, pair.budget(mu)) for mu in mus],
             "larger": [TrainedPoint(pair.larger, OURS, mu) for mu in mus],
         }
-        results = housing.trained(
-            scale, [point for line in lines.values() for point in line], housing.housing_seeds(scale)
-        )
+        results = housing.trained(scale, itertools.chain(*lines.values()))
         finals = {name: [results.final(point) for point in line] for name, line in lines.items()}
         verdicts += judge(pair, mus, finals, guess)
     return verdicts or [Verdict.not_run("; ".join(CLAIMS), "it needs two graphs")]
@@ -277,18 +256,14 @@ def size_verdicts(scale: RunScale, places: Sequence[Place], mus: Sequence[float]
 def judge(
     pair: GraphPair, mus: Sequence[float], finals: Mapping[str, Sequence[np.ndarray]], guess: float | None = None
 ) -> list[Verdict]:
-    """Of test losses (seeds,) at each budget, paired by seed: the larger graph is above the smaller one, then below it.
+    """From test losses (seeds,) at each budget, paired by seed: the larger graph is above the smaller, then below it.
 
     Args: finals: of the "smaller" and the "larger" graph, and of the smaller one with the "same noise" as the larger.
     """
-    verdicts = []
+    verdicts, share = [], pair.batches[0] / pair.batches[1]
     for claim, name, words in (
         (CLAIMS[0], "smaller", "test loss over the larger graph's"),
-        (
-            CLAIMS[1],
-            "same noise",
-            f"at budgets {pair.batches[0] / pair.batches[1]:.3g} times smaller, test loss over its",
-        ),
+        (CLAIMS[1], "same noise", f"at budgets {share:.3g} times smaller, test loss over its"),
     ):
         losses = {f"mu = {mu:g}": both for mu, *both in zip(mus, finals[name], finals["larger"], strict=True)}
         ratios = [mean_ratio(*both) for both in losses.values()]
@@ -301,23 +276,14 @@ def judge(
 
 
 RATES = {"Florentine": 5.0, "Ego": 2.0}
-DECAY = "step-decay:81:0.1"
-"""The code lowers the rate after the first step of the sixth epoch."""
-
+DECAY = "step-decay:81:0.1"  # the code lowers the rate after the first step of the sixth epoch
 QUICK_EPOCHS, QUICK_WRITERS, QUICK_BUDGETS = 2, 2, (1.0,)
 
 
 def training_on(name: str, scale: RunScale) -> TrainedTask:
     """What is trained on a graph; it is evaluated once, at the end."""
-    epochs = scale.pick(QUICK_EPOCHS, housing.EPOCHS)
-    return TrainedTask(
-        task=scale.pick(f"femnist:writers={QUICK_WRITERS}", "femnist"),
-        rate=RATES[name],
-        lr_schedule=DECAY,
-        epochs=epochs,
-        eval_every=epochs * housing.PERIODS[0][0],
-        by_accuracy=True,
-    )
+    epochs, task = scale.pick(QUICK_EPOCHS, housing.EPOCHS), scale.pick(f"femnist:writers={QUICK_WRITERS}", "femnist")
+    return TrainedTask(task, RATES[name], DECAY, epochs, eval_every=epochs * housing.PERIODS[0][0], by_accuracy=True)
 
 
 def places(scale: RunScale) -> tuple[dict[Place, float], dict[str, str]]:
@@ -356,31 +322,16 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     title = "FEMNIST: final test accuracy against the budget"
     of_run = housing.settings(seeds, training_on("Ego", scale))
     of_run |= {"lr": RATES, "lr_schedule": DECAY, "budgets": list(budgets)}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        [error_panel(panel) for panel in panels],
-        (title, error_caption(seeds)),
-        tables=[budget_table(panel, "test error") for panel in panels],
-        settings=of_run,
-        missing=list(missing.values()),
+    caption = (
+        f"FEMNIST, mean over nodes at the last step; lines: mean of {len(seeds)} seeds, bands: smallest to largest "
+        "seed; all under LDP, zero-out."
     )
+    tables = [budget_table(panel, "test error") for panel in panels]
+    more: dict[str, Any] = {"tables": tables, "settings": of_run, "missing": list(missing.values())}
+    return panel_reproduction(figure, scale, verdicts, [*map(error_panel, panels)], (title, caption), **more)
 
 
 def error_panel(of: BudgetPanel) -> Panel:
     """Accuracies over epsilon; a run that diverged has none."""
     lines = {NAMES[name]: np.where(np.isfinite(errors), 1 - errors, 0.0) for name, errors in of.finals.items()}
-    x = [float(f"{epsilon:.3g}") for epsilon in of.epsilons]
-    return Panel(
-        of.place.title, "epsilon at delta = 1e-6", "final test accuracy", x, lines,
-        log_x=True, log_y=False, dashed=[NAMES[WITHOUT_NOISE]], colours=COLOURS, y_range=(0.0, 1.0),
-    )  # fmt: skip
-
-
-def error_caption(seeds: Sequence[int]) -> str:
-    """What lines and bands are."""
-    return (
-        f"FEMNIST, mean over nodes at the last step; lines: mean of {len(seeds)} seeds, bands: smallest to largest "
-        "seed; all under LDP, zero-out."
-    )
+    return _panel(of, "test accuracy", lines, log_y=False, y_range=(0.0, 1.0))

@@ -1,7 +1,7 @@
 """Figure 2: what one attacker learns of every node, by distance, beside the published accountant and LDP.
 
-User level (every node's whole data in each of T = 10 steps), DP-D-SGD with unit noise, one attacker (node 0), uniform
-gossip, no model released. For each graph and distance from the attacker, sens^2 of a node (the Rényi loss of order 2):
+User level, T = 10 steps, DP-D-SGD with unit noise, one attacker (node 0), uniform gossip, no model released. For each
+graph and distance from the attacker, sens^2 of a node (the Rényi loss of order 2):
 
 - ours, exact: the largest loss over all non-adaptive gradients;
 - ours, sum |X|: the closed form behind the published figure, which can exceed the LDP value T (in the table only);
@@ -9,11 +9,8 @@ gossip, no model released. For each graph and distance from the attacker, sens^2
 - baseline, squared: the weights squared, as in the public code of its own paper;
 - LDP: T.
 
-Claims are judged against the curve that is drawn; the squared baseline is beside it. All numbers are deterministic.
-
-Ours is a bound for non-adaptive gradients: for training the number of this attacker is the LDP value, or shift
-reduction given a Lipschitz constant (`mfdl account --lipschitz`). Both baselines are heuristic for repeated
-participation.
+Claims are judged against the curve that is drawn; all numbers are deterministic. Ours is a bound for non-adaptive
+gradients; both baselines are heuristic for repeated participation.
 """
 
 from __future__ import annotations
@@ -47,10 +44,10 @@ from mfdl.runs.privacy_plots import (
 )
 from mfdl.trust import PNDP
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.verdicts import Effect, Verdict
-from ..muffliato.published_losses import muffliato_as_coded, muffliato_squared
-from .view_sensitivity import sum_abs_gram
+from ..muffliato import muffliato_as_coded, muffliato_squared
+from . import sum_abs_gram
 
 STEPS = 10
 ATTACKER = "#0"
@@ -61,7 +58,6 @@ GRAPHS = {
     "ego-Facebook, 148 nodes": "ego-facebook",
 }
 NAMES = {NON_ADAPTIVE: "ours, exact", CODED: "baseline as coded", SQUARED: "baseline, squared", LOCAL: "LDP"}
-BROUGHT = ("peertube",)  # published as well; its edges are a file of the user
 ROUNDING = 1e-9
 
 
@@ -88,55 +84,34 @@ class SumsAtDistance:
         """The same over the published formula, sum |X|."""
         return self.coded / self.closed_form
 
-    def effect_of_formula(self) -> Effect:
-        """Orders of magnitude of `formula_tighter_by`."""
-        return Effect.exact(f"{self.graph}, distance {self.distance}", math.log10(self.formula_tighter_by), 0.0)
-
-    def effect(self, orders: float = 0.0) -> Effect:
-        """Orders of magnitude of `tighter_by`, of which `orders` are claimed."""
-        return Effect.exact(f"{self.graph}, distance {self.distance}", math.log10(self.tighter_by), orders)
+    def effect(self, factor: float, orders: float = 0.0) -> Effect:
+        """Orders of magnitude of a factor, of which `orders` are claimed."""
+        return Effect.exact(f"{self.graph}, distance {self.distance}", math.log10(factor), orders)
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Computes every graph that is available; see the docstring of this module."""
+    """Figure 2 on every graph that is available."""
     curves: dict[str, list[Curve]] = {}
     points: list[SumsAtDistance] = []
     available, missing = load_graphs(scale)
     for name, graph in available.items():
         curves[name], closed_form = graph_curves(graph)
         points += at_distances(name, curves[name], closed_form)
-    return Reproduction(
-        figure,
-        scale,
-        judge(points),
-        [_table(name, points) for name in curves],
-        draw(curves),
-        settings={
-            "steps": STEPS,
-            "attacker": ATTACKER,
-            "gossip": "uniform",
-            "noise_std": 1.0,
-            "graphs": list(available),
-        },
-        numbers={"points": [dataclasses.asdict(point) for point in points]},
-        missing=missing,
-    )
+    settings = {"steps": STEPS, "attacker": ATTACKER, "gossip": "uniform", "noise_std": 1.0, "graphs": list(available)}
+    numbers = {"points": [*map(dataclasses.asdict, points)]}
+    tables = [_table(name, points) for name in curves]
+    return Reproduction(figure, scale, judge(points), tables, draw(curves), settings, numbers, missing)
 
 
 def load_graphs(scale: RunScale) -> tuple[dict[str, nx.Graph], list[str]]:
     """The graphs that are there, by name, and why others are missing."""
     available, missing = {}, []
-    for name, spec in GRAPHS.items():
+    for name, spec in {**GRAPHS, "PeerTube": None}.items():  # the edges of the last are a file of the user
         try:
-            available[name] = graphs.load(spec, data_home=scale.data_home)
+            graph = graphs.load(spec, data_home=scale.data_home) if spec else scale.brought_graph("peertube")
+            available[name if spec else f"PeerTube, {len(graph)} nodes"] = graph
         except InvalidInput as error:
             missing.append(f"{name}: {error}")
-    for name in BROUGHT:
-        try:
-            graph = scale.brought_graph(name)
-            available[f"PeerTube, {len(graph)} nodes"] = graph
-        except InvalidInput as error:
-            missing.append(f"PeerTube: {error}")
     return available, missing
 
 
@@ -152,8 +127,10 @@ def graph_curves(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
     distances = np.array([hops[labels[u]] for u in victims])
     exact = np.array([loss.sensitivity_squared for loss in losses])
     # the index of the code that drew the published figure
-    coded = np.asarray(muffliato_as_coded(matrix, ATTACKER, num_steps=STEPS, transposed=True).value)[victims]
-    squared = np.asarray(muffliato_squared(matrix, ATTACKER, num_steps=STEPS, transposed=True).value)[victims]
+    coded, squared = (
+        np.asarray(bound(matrix, ATTACKER, num_steps=STEPS, transposed=True).value)[victims]
+        for bound in (muffliato_as_coded, muffliato_squared)
+    )
     grams = view_grams(trust.view(algorithm, release="none"), victims)
     closed_form = np.array([float(sum_abs_gram(gram.matrix).mu) ** 2 for gram in grams])
     values = {NON_ADAPTIVE: exact, SQUARED: squared, CODED: coded}
@@ -162,13 +139,11 @@ def graph_curves(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
 
 def at_distances(name: str, curves: Sequence[Curve], closed_form: np.ndarray) -> list[SumsAtDistance]:
     """Means by distance of one graph."""
-    columns = [by_distance(curve.distances, curve.losses) for curve in curves]
-    columns.append(by_distance(curves[0].distances, closed_form))
+    exact, *baselines = (curve.losses for curve in curves)
+    columns = [by_distance(curves[0].distances, losses) for losses in (exact, closed_form, *baselines)]
     return [
-        SumsAtDistance(
-            name, ours.distance, ours.victims, ours.mean, ours.highest, closed.mean, squared.mean, coded.mean
-        )
-        for ours, squared, coded, closed in zip(*columns, strict=True)
+        SumsAtDistance(name, ours.distance, ours.victims, ours.mean, ours.highest, *(each.mean for each in others))
+        for ours, *others in zip(*columns, strict=True)
     ]
 
 
@@ -182,22 +157,14 @@ def judge(points: Iterable[SumsAtDistance]) -> list[Verdict]:
     of_formula = min(points, key=lambda p: p.formula_tighter_by)
     looser = f"{_short(of_formula.graph)}, distance {of_formula.distance}: {of_formula.closed_form:.4g} for the "
     looser += f"baseline's {of_formula.coded:.4g}"
-    nothing = [Effect.exact(p.effect().at, math.log10(p.coded / STEPS) + ROUNDING) for p in second]
+    nothing = [Effect.exact(p.effect(1.0).at, math.log10(p.coded / STEPS) + ROUNDING) for p in second]
     words = f"it gives {', '.join(f'{p.coded:.3g}' for p in second)} for LDP's {STEPS}, with squared weights "
     words += ", ".join(f"{p.squared:.2g}" for p in second)
+    formula, exact = [p.effect(p.formula_tighter_by) for p in points], [p.effect(p.tighter_by) for p in points]
+    claim = "tighter than the published accountant at every distance"
     return [
-        Verdict(
-            "published formula (12): tighter than the published accountant at every distance",
-            [p.effect_of_formula() for p in points],
-            looser,
-            of_formula.formula_tighter_by,
-        ),
-        Verdict(
-            "exact number: tighter than the published accountant at every distance",
-            [p.effect() for p in points],
-            least,
-            lowest.tighter_by,
-        ),
+        Verdict(f"published formula (12): {claim}", formula, looser, of_formula.formula_tighter_by),
+        Verdict(f"exact number: {claim}", exact, least, lowest.tighter_by),
         _by_orders("exact number: by up to one order of magnitude up to distance 2", near, 1.0, "some"),
         _by_orders("exact number: by at least two orders of magnitude from distance 3", far, 2.0, "every"),
         Verdict("the published accountant gives nothing beyond LDP at distance 2", nothing, words),
@@ -215,40 +182,31 @@ def _by_orders(claim: str, points: Sequence[SumsAtDistance], orders: float, quan
     finding = f"{10**orders:g} times at {reached} of {len(points)} points; {'; '.join(each)} "
     finding += f"(baseline, squared: {min(squared):.3g}x to {max(squared):.3g}x)"
     best = (max if quantifier == "some" else min)(p.tighter_by for p in points)
-    return Verdict(claim, [p.effect(orders) for p in points], finding, best, quantifier=quantifier)
+    effects = [p.effect(p.tighter_by, orders) for p in points]
+    return Verdict(claim, effects, finding, best, quantifier=quantifier)
 
 
 def _short(name: str) -> str:
-    return name.partition(",")[0].replace("Erdős-Rényi", "ER") + (
-        f" {name[name.index('p =') :]}" if "p =" in name else ""
-    )
+    density = f" {name[name.index('p =') :]}" if "p =" in name else ""
+    return name.partition(",")[0].replace("Erdős-Rényi", "ER") + density
 
 
 def _table(name: str, points: Iterable[SumsAtDistance]) -> Table:
     columns = ("distance", "nodes", "ours, exact (max)", "sum |X|", "squared", "as coded", "as coded / ours")
-    rows = [
-        (
-            str(p.distance),
-            str(p.nodes),
-            f"{p.exact:.4g} ({p.highest:.4g})",
-            *(f"{value:.4g}" for value in (p.closed_form, p.squared, p.coded)),
-            f"{p.tighter_by:.3g}",
-        )
-        for p in points
-        if p.graph == name
-    ]
+    rows = []
+    for p in (p for p in points if p.graph == name):
+        beside = (f"{value:.4g}" for value in (p.closed_form, p.squared, p.coded))
+        ours = f"{p.exact:.4g} ({p.highest:.4g})"
+        rows.append((str(p.distance), str(p.nodes), ours, *beside, f"{p.tighter_by:.3g}"))
     return Table(name, columns, rows)
 
 
 def draw(curves: Mapping[str, Sequence[Curve]]) -> Picture:
-    """One panel per graph, one legend."""
     rows = (len(curves) + 1) // 2
     picture = Picture(figsize=(10.5, 0.95 + 3.75 * rows + 0.75), facecolor="white")
     height = picture.get_size_inches()[1]
     grid = picture.subplots(rows, 2, squeeze=False)
-    picture.subplots_adjust(
-        left=0.075, right=0.985, top=1 - 1.3 / height, bottom=1.1 / height, hspace=0.42, wspace=0.2
-    )  # fmt: skip
+    picture.subplots_adjust(0.075, 1.1 / height, 0.985, 1 - 1.3 / height, wspace=0.2, hspace=0.42)
     for axes, (name, of_one) in zip(grid.ravel(), curves.items(), strict=False):
         draw_by_distance(axes, list(of_one), local=float(STEPS), named=False)
         axes.set_title(name, loc="left", fontsize=10.5, color="#222222")

@@ -9,6 +9,7 @@ figure serves the others.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from mfdl.runs import Cell, Store, run_cells
 from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
-from ..figures.published_figures import RunScale
+from ..figures import RunScale
 from ..figures.trained_panels import engine, guess_loss, require_finished
 
 WITHOUT_NOISE, OURS = "none", "mafalda"
@@ -56,10 +57,7 @@ class TrainedTask:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A graph, the steps of an epoch and the task.
-
-    Attributes: name: in pictures; graph: its spec, or a file of which the largest component is taken.
-    """
+    """A graph (its spec, or a file of which the largest component is taken), the steps of an epoch and the task."""
 
     name: str
     graph: str
@@ -69,7 +67,6 @@ class Place:
 
     @property
     def title(self) -> str:
-        """With the steps of an epoch."""
         return f"{self.name}, b = {self.period}"
 
 
@@ -83,26 +80,14 @@ class TrainedPoint:
 
     def config(self, seed: int, data_home: Path | None = None) -> Experiment:
         """Its run with a seed, as `mfdl compare` takes it."""
-        where: dict[str, Any] = {"graph": self.place.graph, "largest_component": self.place.of_file}
-        training = self.place.training
-        return Experiment(
-            mechanisms=(self.mechanism,),
-            task=training.task,
-            gossip="uniform",
-            adjacency="zero-out",
-            epochs=training.epochs,
-            period=self.place.period,
-            learning_rate=training.rate,
-            lr_schedule=training.lr_schedule,
-            eval_every=training.eval_every,
-            clip_norm=1.0,
-            mu=self.mu,
-            delta=1e-6,
-            seeds=1,
-            first_seed=seed,
-            data_home=data_home,
-            **where,
-        )
+        place, training = self.place, self.place.training
+        options: dict[str, Any] = {
+            name: getattr(training, name) for name in ("task", "lr_schedule", "epochs", "eval_every")
+        }
+        options |= {"graph": place.graph, "largest_component": place.of_file, "period": place.period, "mu": self.mu}
+        options |= {"mechanisms": (self.mechanism,), "learning_rate": training.rate, "first_seed": seed, "seeds": 1}
+        options |= {"gossip": "uniform", "adjacency": "zero-out", "clip_norm": 1.0, "delta": 1e-6}
+        return Experiment(data_home=data_home, **options)
 
 
 def housing_seeds(scale: RunScale) -> list[int]:
@@ -161,9 +146,7 @@ def points(place: Place, mechanisms: Iterable[str], budgets: Iterable[float]) ->
 def runs(points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Iterator[tuple[TrainedPoint, int]]:
     """Points and seeds in the order in which they are trained: a mechanism's budgets and a block of seeds together."""
     for start in range(0, len(seeds), BLOCK):
-        for point in points:
-            for seed in seeds[start : start + BLOCK]:
-                yield point, seed
+        yield from itertools.product(points, seeds[start : start + BLOCK])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,36 +158,31 @@ class Results:
 
     def final(self, point: TrainedPoint) -> np.ndarray:
         """Test loss or error, mean over nodes and the last 50 steps, shape (seeds,); inf where a run diverged."""
-        records = [self._record(cell) for cell in self.cells[point]]
-        if point.place.training.by_accuracy:
-            return np.array([math.inf if record["diverged"] else 1 - record["final_accuracy"] for record in records])
-        return np.array([math.inf if record["diverged"] else record["final_test_loss"] for record in records])
+
+        def loss(record: dict[str, Any]) -> float:
+            accuracy = point.place.training.by_accuracy
+            return float(1 - record["final_accuracy"] if accuracy else record["final_test_loss"])
+
+        return np.array([math.inf if record["diverged"] else loss(record) for record in self._records(point)])
 
     def over_time(self, point: TrainedPoint) -> tuple[np.ndarray, np.ndarray]:
         """The evaluated steps and the test loss there, mean over nodes, shapes (steps,), (steps, seeds)."""
-        columns = []
-        for cell in self.cells[point]:
-            run = self.store.steps(cell)
-            columns.append(run.mean_over_nodes())
-        return run.steps, np.where(np.isfinite(columns), columns, math.inf).T
+        by_seed = [self.store.steps(cell) for cell in self.cells[point]]
+        columns = [steps.mean_over_nodes() for steps in by_seed]
+        return by_seed[-1].steps, np.where(np.isfinite(columns), columns, math.inf).T
 
     def guarantee(self, point: TrainedPoint) -> tuple[float, float]:
         """mu and epsilon of the runs, the largest over seeds."""
-        records = [self._record(cell) for cell in self.cells[point]]
+        records = self._records(point)
         return max(float(record["mu"]) for record in records), max(float(record["epsilon"]) for record in records)
 
-    def _record(self, cell: Cell) -> dict[str, Any]:
-        record = self.store.record(cell)
-        assert record is not None  # `trained` made it
-        return record
+    def _records(self, point: TrainedPoint) -> list[dict[str, Any]]:
+        return [record for cell in self.cells[point] if (record := self.store.record(cell)) is not None]
 
 
-def trained(scale: RunScale, points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Results:
-    """Runs the cells that the store of these figures lacks.
-
-    Raises: InvalidInput: a run failed; the message is that of the first one.
-    """
-    shared = Store(scale.out / "mafalda" / "store")
+def trained(scale: RunScale, points: Iterable[TrainedPoint]) -> Results:
+    """Runs the cells that the store of these figures lacks. Raises: as `require_finished`."""
+    shared, points, seeds = Store(scale.out / "mafalda" / "store"), list(points), housing_seeds(scale)
     cells = {(point, seed): Cell(point.config(seed, scale.data_home)) for point, seed in runs(points, seeds)}
     run_cells(list(cells.values()), shared, engine(scale), progress=scale.progress)
     require_finished(shared, cells.values())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
+from ..figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import below, clear, deviation, jackknifed, panel_reproduction, spread, unsupported
 from ..figures.verdicts import Effect, Verdict
 from . import housing
@@ -37,7 +39,6 @@ class LossCurves:
 
     @property
     def title(self) -> str:
-        """Where and at which guarantee."""
         return f"{self.place.title}; mu = {self.mu:g}, epsilon = {self.epsilon:.3g}"
 
 
@@ -57,7 +58,6 @@ def left(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 
 
 def reduction(ours: np.ndarray, baseline: np.ndarray) -> float:
-    """How far the mean of one lies below that of the other, as a share."""
     return float(1 - ours.mean() / baseline.mean())
 
 
@@ -67,7 +67,7 @@ def _final_reduction(finals: Mapping[str, np.ndarray]) -> float:
 
 def _at_every_budget(scale: RunScale, place: Place) -> dict[float, dict[str, np.ndarray]]:
     points = housing.points(place, ("dp-dsgd", OURS), housing.housing_budgets(scale))
-    results = housing.trained(scale, points, housing.housing_seeds(scale))
+    results = housing.trained(scale, points)
     return {
         mu: {name: results.final(TrainedPoint(place, name, mu)) for name in ("dp-dsgd", OURS)}
         for mu in housing.housing_budgets(scale)
@@ -128,9 +128,7 @@ def judge_lowest(where: str, losses: Mapping[str, np.ndarray], guess: float | No
 
 def _trained(scale: RunScale, budgets: Mapping[Place, float]) -> list[LossCurves]:
     points = {place: housing.points(place, (WITHOUT_NOISE, *RIVALS, OURS), [mu]) for place, mu in budgets.items()}
-    results = housing.trained(
-        scale, [point for some in points.values() for point in some], housing.housing_seeds(scale)
-    )
+    results = housing.trained(scale, itertools.chain(*points.values()))
     curves = []
     for place, some in points.items():
         by_step = {point.mechanism: results.over_time(point) for point in some}
@@ -148,45 +146,30 @@ def _reproduction(
     missing: list[str],
     title: str,
 ) -> Reproduction:
-    panels = [curve_panel(curve) for curve in curves]
-    seeds = housing.housing_seeds(scale)
-    of_run = housing.settings(seeds) | {"last_steps": 50}
-    return panel_reproduction(
-        figure,
-        scale,
-        verdicts,
-        panels,
-        (title, caption(len(seeds))),
-        tables=[curve_table(curve) for curve in curves],
-        settings=of_run,
-        missing=missing,
+    panels, seeds = [*map(curve_panel, curves)], housing.housing_seeds(scale)
+    caption = (
+        f"California housing, mean over nodes; lines: mean of {len(seeds)} seeds, bands: smallest to largest seed; all "
+        "under LDP, zero-out. Anti-PGD is left out where it never comes into the picture; the table has its loss."
     )
+    of_run = housing.settings(seeds) | {"last_steps": 50}
+    more: dict[str, Any] = {"tables": [*map(curve_table, curves)], "settings": of_run, "missing": missing}
+    return panel_reproduction(figure, scale, verdicts, panels, (title, caption), **more)
 
 
 def curve_panel(curves: LossCurves) -> Panel:
     """Lines within `SHOWN`; a mechanism that never enters the range is not drawn."""
-    lines = {}
-    for mechanism, losses in curves.losses.items():
-        if np.median(losses, axis=1).min() <= SHOWN[1]:
-            lines[NAMES[mechanism]] = np.where(np.isfinite(losses), losses, 10 * SHOWN[1])
-    return Panel(
-        curves.title, "step", "test loss", list(curves.steps), lines,
-        dashed=[NAMES[WITHOUT_NOISE]], colours=COLOURS, y_range=SHOWN,
-    )  # fmt: skip
+    lines = {
+        NAMES[mechanism]: np.where(np.isfinite(losses), losses, 10 * SHOWN[1])
+        for mechanism, losses in curves.losses.items()
+        if np.median(losses, axis=1).min() <= SHOWN[1]
+    }
+    look: dict[str, Any] = {"dashed": [NAMES[WITHOUT_NOISE]], "colours": COLOURS, "y_range": SHOWN}
+    return Panel(curves.title, "step", "test loss", list(curves.steps), lines, **look)
 
 
 def curve_table(curves: LossCurves) -> Table:
-    """A row for each mechanism."""
     rows = [
         (NAMES[mechanism], spread(finals), f"{finals.mean() / curves.finals['dp-dsgd'].mean():.3g}")
         for mechanism, finals in curves.finals.items()
     ]
     return Table(curves.title, ("mechanism", "test loss, last 50 steps", "over DP-D-SGD's"), rows)
-
-
-def caption(seeds: int) -> str:
-    """What lines and bands are."""
-    return (
-        f"California housing, mean over nodes; lines: mean of {seeds} seeds, bands: smallest to largest seed; all "
-        "under LDP, zero-out. Anti-PGD is left out where it never comes into the picture; the table has its loss."
-    )

@@ -1,12 +1,13 @@
-"""Statements on views and on encoders: Theorem 5, Lemma 11, (12), Theorem 7 with (8), Figure 2, the view of DECOR.
+"""Claims of MAFALDA about views: Theorem 5, Lemma 11, (12), Theorem 7 with (8), Figure 2, DECOR's view; and encoders.
 
-Theorem 7 comes with its hypotheses and where it is attained. Of encoders: clipping, Algorithms 1 and 2, W_T, Lemma 10,
-BSR and Anti-PGD. Pseudo-inverses and semidefinite programs may be off by the tolerances below.
+Of encoders: clipping, Algorithms 1 and 2, W_T, Lemma 10, BSR and Anti-PGD. Tolerances are those of the pseudo-inverses
+and semidefinite programs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
@@ -15,7 +16,6 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import factorize, square_root_encoder
@@ -55,7 +55,7 @@ from ..paper_claims import (
     total_variation,
     victim_gram,
 )
-from .view_sensitivity import greedy_rows, sum_abs_gram, sum_abs_gram_as_printed
+from . import greedy_rows, sum_abs_gram, sum_abs_gram_as_printed
 
 GRAPHS, NODES = connected_graphs(2, 5), st.integers(0, 4)
 ROUNDING = 1e-6  # condition numbers are up to 1e5
@@ -63,12 +63,7 @@ EXACT = 1e-9
 UP_TO_FOUR = {"graph": connected_graphs(2, 4), "attacker": st.integers(0, 3), "victim": st.integers(0, 3)}
 
 published_claim = statements(
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=st.integers(1, 4),
-    slope=st.integers(-3, 3),
-    tolerance=ROUNDING,
+    graph=GRAPHS, attacker=NODES, victim=NODES, steps=st.integers(1, 4), slope=st.integers(-3, 3), tolerance=ROUNDING
 )
 
 
@@ -77,21 +72,16 @@ SYSTEMS = ("dp-dsgd", "muffliato", "anti-pgd", "bsr", "mafalda", "mf-shared", "m
 
 def local_encoders(system: str, graph: nx.Graph, steps: int, seed: int) -> FloatArray:
     """C_u of every node, shape (n, T, T); `seed` draws the encoders that no system fixes."""
-    n = len(graph)
-    rng, dynamics = np.random.default_rng(seed), Dynamics(gossip.metropolis_hastings(graph))
+    n, rng = len(graph), np.random.default_rng(seed)
     if system == "mf-per-node":
         return random_encoder(rng, steps, n)
-    if system == "anti-pgd":
-        C = prefix_sum(steps)
-    elif system == "bsr":
-        C = square_root_encoder(steps)
-    elif system == "mafalda":
-        C = factorize(dynamics, EveryStep(steps)).encoder
-    elif system == "mf-shared":
-        C = random_encoder(rng, steps)
-    else:
-        C = np.eye(steps)
-    return np.stack([C] * n)
+    shared: dict[str, Callable[[], FloatArray]] = {
+        "anti-pgd": lambda: prefix_sum(steps),
+        "bsr": lambda: square_root_encoder(steps),
+        "mafalda": lambda: factorize(Dynamics(metropolis_hastings(graph)), EveryStep(steps)).encoder,
+        "mf-shared": lambda: random_encoder(rng, steps),
+    }
+    return np.stack([shared.get(system, lambda: np.eye(steps))()] * n)
 
 
 @published_claim(
@@ -287,23 +277,19 @@ def figure_2_tighter(graph: nx.Graph, attacker: int, victim: int, steps: int) ->
 factorization_claim = statements(graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 
 
-@factorization_claim(
-    "mafalda-clip-is-replace-one",
-    gradient=st.lists(st.integers(-3, 3), min_size=2, max_size=2),
-    replaced=st.lists(st.integers(-3, 3), min_size=2, max_size=2),
-    clip_norm=st.integers(1, 3),
-)
+PLANE = st.lists(st.integers(-3, 3), min_size=2, max_size=2)
+
+
+@factorization_claim("mafalda-clip-is-replace-one", gradient=PLANE, replaced=PLANE, clip_norm=st.integers(1, 3))
 def clip_is_replace_one(gradient: list[int], replaced: list[int], clip_norm: int) -> tuple[float, float]:
     g, h = (np.array(x) * min(1.0, clip_norm / max(math.hypot(*x), 1e-300)) for x in (gradient, replaced))
     return float(clip_norm), math.hypot(*(g - h))
 
 
-@factorization_claim(
-    "mafalda-algorithm-1-noise",
-    system=st.sampled_from(["dp-dsgd", "bsr", "anti-pgd"]),
-    epochs=st.integers(1, 3),
-    period=st.integers(1, 3),
-)
+TEMPORAL = st.sampled_from(["dp-dsgd", "bsr", "anti-pgd"])
+
+
+@factorization_claim("mafalda-algorithm-1-noise", system=TEMPORAL, epochs=st.integers(1, 3), period=st.integers(1, 3))
 def algorithm_1_noise(system: str, epochs: int, period: int) -> tuple[float, float]:
     participation = Cyclic(epochs, period)
     (C,) = local_encoders(system, nx.empty_graph(1), participation.num_steps, 0)

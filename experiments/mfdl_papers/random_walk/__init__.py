@@ -1,18 +1,16 @@
-"""Random walks [PNF]: what one node learns of another from a token, over the draw of the walk.
+"""Random walks, arXiv:2510.19934 [PNF]: what one node learns of another from a token, over the draw of the walk.
 
-`walk_known`, in place of a composition that does not hold, is this library's own.
-
-Losses are of Gaussians drawn at random, composed and mixed: upper bounds on delta, by Fourier transforms. What is
-composed is known to both worlds alike, which Gaussian it is; `WalkLosses` knows nothing of walks.
+Losses are of Gaussians drawn at random, composed and mixed: upper bounds on delta, by Fourier transforms. Both worlds
+know which Gaussian is composed; `WalkLosses` knows nothing of walks.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import numpy as np
 import scipy.fft
@@ -21,14 +19,13 @@ from scipy.special import ndtr
 
 from mfdl import check
 from mfdl.check import FloatArray
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import InvalidInput
 from mfdl.gossip import Gossip
 
 from ..facts import errata
-from ..published import NON_ADAPTIVE, PublishedBound, node_index
+from ..published import NON_ADAPTIVE, PublishedBound, constant, node_index
 
-POINTS = 2**13
-"""Of the grid of losses, to which they are rounded up: fewer give another upper bound."""
+POINTS = 2**13  # of the grid of losses, to which they are rounded up: fewer give another upper bound
 SMALLEST, LARGEST = 16.0, 1024.0  # how far the grid reaches, both ways
 ORDER = 2.0  # of the moment that bounds what lies beyond
 SLACK = 1e-11  # of delta: what floating point may do to the transforms, all sums being of probabilities
@@ -46,11 +43,11 @@ def hitting_times(gossip: Gossip, attacker: Hashable, num_steps: int) -> FloatAr
            [0.111, 0.111, 0.111],
            [0.111, 0.074, 0.037]])
 
-    Raises: InvalidInput: an unknown attacker, num_steps below 1. UnsupportedMechanism: W changes over time.
+    Raises: UnsupportedMechanism: W changes over time.
     Cost: num_steps products with W.
     """
     check.integer_at_least(1, num_steps=num_steps)
-    W, v = _transition(gossip), node_index(gossip.labels, attacker)
+    W, v = constant(gossip).dense(), node_index(gossip.labels, attacker)
     rows, outside = [W[:, v]], _outside(W, v)
     for _ in range(num_steps - 1):
         rows.append(outside @ rows[-1])
@@ -81,24 +78,21 @@ def pn_f_dp(
 
     Args:
         gossip: W, the probabilities of the walk; attacker: v. num_steps: T.
-        noise_multiplier: sigma, std of the noise over the record shift. delta: in (0, 1).
+        noise_multiplier: sigma, std of the noise over the record shift.
         visits: how many are composed; default floor(T / n) as coded, at least 1.
         late: noise of one step more for each visit, mu = 1 / (sigma sqrt(t + 1)), as the code of synthetic graphs has.
 
     Raises: InvalidInput: attacker unknown, numbers out of range. UnsupportedMechanism: W changes over time.
     Cost: T products with W, and T n Gaussians on a grid.
     """
-    sigma = _numbers(num_steps, noise_multiplier, delta)
+    sigma = _checked_sigma(num_steps, noise_multiplier, delta)
     times, v, n = hitting_times(gossip, attacker, num_steps), node_index(gossip.labels, attacker), gossip.num_nodes
     count = max(1, num_steps // n) if visits is None else check.integer_at_least(1, visits=visits)
     mus = np.append(1 / (sigma * np.sqrt(np.arange(1, num_steps + 1) + late)), 0.0)
 
     def losses(u: int, reach: float) -> WalkLosses:
         weights = np.append(times[:, u], max(0.0, 1 - float(times[:, u].sum())))
-        of_visit = composed = WalkLosses.gaussians(reach, weights, mus)
-        for _ in range(count - 1):
-            composed = composed.times(of_visit)
-        return composed
+        return functools.reduce(WalkLosses.times, [WalkLosses.gaussians(reach, weights, mus)] * count)
 
     value = np.full(n, math.inf)
     for u in range(n):
@@ -131,19 +125,15 @@ def walk_known(
     recursion of privacy losses.
 
     Source: this library, in place of the composition of [PNF].
-    Claims: epsilon at delta, for non-adaptive gradients.
-    Validity: "bound ...".
+    Claims: epsilon at delta. Validity: "bound" for non-adaptive gradients.
 
-    Args:
-        gossip, attacker, num_steps, noise_multiplier, delta: those of `pn_f_dp`.
-        victims: node indices, default all others; the rest are nan. start: probabilities of the first node, (n,);
-            default uniform.
-
+    Args: victims: node indices, default all others; the rest are nan. start: probabilities of the first node, (n,);
+        default uniform. The rest as in `pn_f_dp`.
     Raises: InvalidInput: attacker unknown, numbers out of range, no probabilities. UnsupportedMechanism: W changes.
-    Cost: for each victim T^2 products with W and T^2 transforms of walk_losses.POINTS: seconds for T = 300.
+    Cost: for each victim T^2 products with W and T^2 transforms of `POINTS`: seconds for T = 300.
     """
-    sigma, W, v = _numbers(num_steps, noise_multiplier, delta), _transition(gossip), node_index(gossip.labels, attacker)
-    n = gossip.num_nodes
+    sigma, W = _checked_sigma(num_steps, noise_multiplier, delta), constant(gossip).dense()
+    v, n = node_index(gossip.labels, attacker), gossip.num_nodes
     first = np.full(n, 1 / n) if start is None else check.finite_array(1, start=start)
     if first.shape != (n,) or (first < 0).any() or abs(first.sum() - 1) > 1e-9:
         raise InvalidInput(f"start must be {n} probabilities, one per node, got {first.size} of sum {first.sum():g}.")
@@ -158,7 +148,7 @@ def walk_known(
 
 
 def _over_walks(reach: float, before: list[FloatArray], between: list[FloatArray], sigma: float) -> WalkLosses:
-    """Of T steps: at each time that v gets the token what it was hidden by since the last one."""
+    """Losses of T steps: at each time that v gets the token what it was hidden by since the last one."""
 
     def walk_losses(chances: list[FloatArray]) -> list[WalkLosses]:
         return [
@@ -182,39 +172,24 @@ def _over_walks(reach: float, before: list[FloatArray], between: list[FloatArray
 
 def _visits_until(W: FloatArray, u: int, v: int, first: FloatArray, most: int) -> list[FloatArray]:
     """[L][m]: P(the token comes to v after L <= most steps elsewhere, m of them at u), given where it goes first."""
-    at_u = np.arange(len(W)) == u
-    at, outside = np.vstack([np.where(at_u, 0.0, first), np.where(at_u, first, 0.0)]), _outside(W, v)
-    at[:, v] = 0.0
-    probabilities = [np.array([first[v]])]
+    probabilities, outside, at = [np.array([first[v]])], _outside(W, v), np.zeros((0, len(W)))
+    moved = np.where(np.arange(len(W)) == v, 0.0, first)[None]
     for _ in range(most):  # at[m, i]: it is at i, after m visits of u, this one counted
+        at = np.vstack([moved, np.zeros((1, len(W)))])
+        at[:, u] = np.append(0.0, at[:-1, u])
         probabilities.append(at @ W[:, v])
-        moved = np.vstack([at @ outside, np.zeros((1, len(W)))])
-        moved[1:, u] = moved[:-1, u].copy()
-        moved[0, u] = 0.0
-        at = moved
+        moved = at @ outside
     return probabilities
 
 
 def _outside(W: FloatArray, v: int) -> FloatArray:
     """Moves that do not end at v."""
-    moves = W.copy()
-    moves[:, v] = 0.0
-    return moves
+    return np.where(np.arange(len(W)) == v, 0.0, W)
 
 
-def _transition(gossip: Any) -> FloatArray:
-    check.instance(Gossip, gossip=gossip)
-    if not gossip.is_constant:
-        raise UnsupportedMechanism(f"gossip {gossip.name!r} must be the same in every step; this bound has one W.")
-    dense: FloatArray = gossip.at(0).dense()
-    return dense
-
-
-def _numbers(num_steps: int, noise_multiplier: float, delta: float) -> float:
-    """sigma, after a look at all three."""
+def _checked_sigma(num_steps: int, noise_multiplier: float, delta: float) -> float:
     check.integer_at_least(1, num_steps=num_steps)
-    if check.positive(delta=delta) >= 1:
-        raise InvalidInput(f"delta must lie in (0, 1), got {delta:g}.")
+    check.open_unit(delta=delta)
     return check.positive(noise_multiplier=noise_multiplier)
 
 
@@ -234,12 +209,12 @@ class WalkLosses:
 
     @classmethod
     def none(cls, reach: float, mass: float = 1.0) -> WalkLosses:
-        """Loss 0 with this mass."""
+        """Loss 0."""
         return cls(reach, np.full(POINTS // 2 + 1, complex(mass)), mass, mass)
 
     @classmethod
     def gaussians(cls, reach: float, weights: FloatArray, mus: FloatArray) -> WalkLosses:
-        """Of N(mu, 1) against N(0, 1), which has loss N(mu^2 / 2, mu^2), mu drawn with these weights."""
+        """Losses N(mu^2 / 2, mu^2) of N(mu, 1) against N(0, 1), mu drawn with these weights."""
         step, half = 2 * reach / POINTS, POINTS // 2
         on_grid, lost, moment = np.zeros(POINTS), 0.0, 0.0
         for weight, given in zip(weights.tolist(), mus.tolist(), strict=True):
@@ -261,21 +236,14 @@ class WalkLosses:
         return cls(reach, scipy.fft.rfft(np.roll(on_grid, -half)), float(weights.sum()), moment, lost)
 
     def times(self, other: WalkLosses) -> WalkLosses:
-        """Of both, independent."""
-        lost = self.lost * other.mass + self.mass * other.lost
-        return WalkLosses(
-            self.reach, self.transform * other.transform, self.mass * other.mass, self.moment * other.moment, lost
-        )
+        """Composition of both, independent."""
+        a, b, lost = self, other, self.lost * other.mass + self.mass * other.lost
+        return WalkLosses(a.reach, a.transform * b.transform, a.mass * b.mass, a.moment * b.moment, lost)
 
     def plus(self, other: WalkLosses) -> WalkLosses:
-        """Of one or the other."""
-        return WalkLosses(
-            self.reach,
-            self.transform + other.transform,
-            self.mass + other.mass,
-            self.moment + other.moment,
-            self.lost + other.lost,
-        )
+        """Mixture of both."""
+        a, b, lost = self, other, self.lost + other.lost
+        return WalkLosses(a.reach, a.transform + b.transform, a.mass + b.mass, a.moment + b.moment, lost)
 
     @property
     def never_counted(self) -> float:
@@ -297,13 +265,8 @@ class WalkLosses:
     def epsilon(self, delta: float) -> float:
         """The least point of the grid with at most this delta; inf where there is none."""
         grid = self._on_grid[0]
-        low, high = 0, grid.size - 1
-        if self.delta(float(grid[high])) > delta:
-            return math.inf
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.delta(float(grid[middle])) <= delta else (middle + 1, high)
-        return float(grid[high])
+        place = bisect.bisect_left(grid, True, key=lambda epsilon: self.delta(float(epsilon)) <= delta)
+        return math.inf if place == grid.size else float(grid[place])
 
 
 def smallest_epsilon(losses: Callable[[float], WalkLosses], delta: float) -> float:

@@ -71,11 +71,11 @@ class ZipDLRun:
     final_B: FloatArray
 
     def sent(self) -> NDArray[np.bool_]:
-        """The rows that are transmitted: all but those to the sender itself."""
+        """Rows that are transmitted: all but those to the sender itself."""
         return self._in_every_round(self.sender != self.receiver)
 
     def heard_by(self, attacker: int) -> NDArray[np.bool_]:
-        """The rows that reach it from others."""
+        """Rows that reach the attacker from others."""
         return self._in_every_round((self.receiver == attacker) & (self.sender != attacker))
 
     def noise_without(self, attacker: int) -> FloatArray:
@@ -86,7 +86,7 @@ class ZipDLRun:
         return np.tile(of_messages, len(self.A) // len(self.sender))
 
     def loss(self, node: int, A: FloatArray | None = None, B: FloatArray | None = None) -> float:
-        """`node_loss` a node by these rows of a view; default: what is sent."""
+        """`node_loss` by these rows of a view; default: what is sent."""
         A, B = (rows[self.sent()] if seen is None else seen for rows, seen in ((self.A, A), (self.B, B)))
         return node_loss(node_columns(A, node, len(self.final_A)), B)
 
