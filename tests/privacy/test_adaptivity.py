@@ -16,7 +16,7 @@ from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
-from mfdl.privacy.victim_sensitivity import is_adaptive, worst_adaptive
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.testing import gossip_messages, rows_span, view_cases
 
 MH = gossip.metropolis_hastings
@@ -199,6 +199,10 @@ COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))
 ATTACK = trust.PNDP([2])
 
 
+def of_counter(release="none", **options):
+    return sensitivity_by_victim(COUNTER, ATTACK, victims=[0], release=release, **options)[0]
+
+
 def total_variation(mu):
     return 2 * norm.cdf(mu / 2) - 1
 
@@ -223,7 +227,7 @@ def test_the_counterexample_is_real():
 
 
 def test_the_fixed_number_is_not_given_out_for_training():
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none")}[0]
+    loss = of_counter()
     assert (loss.sensitivity_squared, loss.bound) == (pytest.approx(0.1, rel=2e-6), "exact")
     assert not loss.adaptive
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
@@ -232,74 +236,36 @@ def test_the_fixed_number_is_not_given_out_for_training():
     guarantee = account(COUNTER, Privacy(ATTACK, release="none", **ZERO_OUT), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu >= 1
-    (fixed, *_) = guarantees(
-        COUNTER, [loss], trust=ATTACK, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, adaptive=False
-    )
+    (fixed, *_) = guarantees(COUNTER, [loss], trust=ATTACK, **ZERO_OUT, noise_std=1.0, adaptive=False)
     assert not fixed.adaptive
     assert fixed.mu == pytest.approx(math.sqrt(0.1), rel=2e-6)
 
 
 def test_shift_reduction_covers_the_counterexample():
     """w's map x -> x - g(x) with slope 2 of g is 3-Lipschitz; published: total variation 0.276 against 0.271."""
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=3)}[0]
+    loss = of_counter(lipschitz=3)
     assert (loss.adaptive_by, loss.adaptive_bound, loss.adaptive) == ("shift reduction", "upper", False)
     assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
     assert loss.adaptive_sensitivity_squared == pytest.approx(0.5, rel=1e-6)
     covered = total_variation(math.sqrt(loss.adaptive_sensitivity_squared))
     assert true_total_variation(2.0) <= covered <= 0.2765
     # no gradient of u is at stake in step 1; with L = 1 the number is that of non-adaptive gradients
-    plain = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1)}[0]
-    assert plain.adaptive_sensitivity_squared == pytest.approx(0.1, rel=1e-4)
+    assert of_counter(lipschitz=1).adaptive_sensitivity_squared == pytest.approx(0.1, rel=1e-4)
     # a useless constant never makes it worse than all messages
-    useless = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1e6)}[0]
-    assert useless.adaptive_sensitivity_squared <= 1 + 1e-9
-    order = [
-        {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=L)}[
-            0
-        ].adaptive_sensitivity_squared
-        for L in (0.5, 1, 2, 3, 5)
-    ]
+    assert of_counter(lipschitz=1e6).adaptive_sensitivity_squared <= 1 + 1e-9
+    order = [of_counter(lipschitz=L).adaptive_sensitivity_squared for L in (0.5, 1, 2, 3, 5)]
     assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(order))
-    by_step = sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=[7.0, 3.0])[
-        0
-    ]  # nothing is carried into step 0
+    by_step = of_counter(lipschitz=[7.0, 3.0])  # nothing is carried into step 0
     assert by_step.adaptive_sensitivity_squared == pytest.approx(loss.adaptive_sensitivity_squared, rel=1e-6)
 
 
 def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, lipschitz=1)}[0]
+    loss = of_counter(release=None, lipschitz=1)
     assert loss.release == "all"
     assert 0.1 < loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 3e-6)
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------
-# every step, so that even a neighbour loses more to adaptive gradients
-RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), gossip_rounds=1)
-
-
-@pytest.mark.parametrize("lipschitz", [None, 3.0])
-def test_calibration_uses_the_adaptive_number(lipschitz):
-    common = {
-        "trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 0.5, "release": "none",
-        "lipschitz": lipschitz,
-    }  # fmt: skip
-    mechanism = calibrate(RING, Privacy(**common), mu=0.7)
-    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
-    worst = max(x.adaptive_sensitivity_squared for x in losses)
-    assert mechanism.noise_std == pytest.approx(math.sqrt(worst) / 0.7, rel=1e-9)  # 2 C = 1
-    assert mechanism.guarantee.adaptive
-    assert mechanism.guarantee.mu <= 0.7
-    assert worst_adaptive(losses).squared == worst > 1.05 * max(x.sensitivity_squared for x in losses)
-    again = account(RING, Privacy(**common), noise_std=mechanism.noise_std)
-    assert again.mu <= 0.7
-    fixed = guarantees(
-        RING, losses, adaptive=False, noise_std=mechanism.noise_std,
-        **{key: common[key] for key in ("trust", "adjacency", "clip_norm")},
-    )  # fmt: skip
-    assert [guarantee.adaptive for guarantee in fixed] == [x.adaptive for x in losses]
-    assert "gradients: non-adaptive only" in str(fixed[0])
-
-
 def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     user, record = (algorithms.zip_dl(Dynamics(MH("ring:n=6")), scheme) for scheme in (SCHEME, Cyclic(1, 3)))
     for model in (trust.LDP(), trust.PNDP([0])):
@@ -354,9 +320,8 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6
     long = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(60))
     many = OncePerEpoch(epochs=12, period=5)  # 5^12 patterns
-    for loss in sensitivity_by_victim(
-        long, ATTACK, participation=many, release="none", method="certified", lipschitz=1.0
-    ):
+    options = {"participation": many, "release": "none", "method": "certified", "lipschitz": 1.0}
+    for loss in sensitivity_by_victim(long, ATTACK, **options):
         assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 

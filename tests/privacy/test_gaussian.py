@@ -27,7 +27,7 @@ from mfdl.privacy.gaussian import (
     record_shift,
     renyi_epsilon,
 )
-from mfdl.testing import DIGITS, exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio
+from mfdl.testing import DIGITS, exact_delta, exact_log_delta, mills_ratio
 
 INF = math.inf
 NAN = math.nan
@@ -131,23 +131,6 @@ def test_the_smallest_epsilon_and_delta_of_all_are_met():
         a = exact_a(mu, 5e-324)
         highest = mpmath.mpf(mu) * (1 - a * mills_ratio(a, digits=700))  # mu K(a), as K falls
         assert highest * mpmath.npdf(a) <= mpmath.mpf(5e-324)
-
-
-# Reference values: 4 decimals for mu at delta = 1e-5, 3 decimals for epsilon at delta = 1e-6.
-@each("epsilon, exact, via_renyi", (3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516))
-def test_reference_values_of_mu(epsilon, exact, via_renyi):
-    mu = mu_from_epsilon(epsilon, 1e-5)
-    assert mu == pytest.approx(exact, abs=5.1e-5)  # half a unit of the last printed digit
-    assert float(exact_mu(epsilon, 1e-5)) == pytest.approx(mu, rel=1e-9)  # the documented tightness
-    # d epsilon / d mu = mu + sqrt(2 L) < 11: half a printed digit of mu is below 6e-4 of epsilon
-    assert epsilon_from_renyi(via_renyi, 1e-5) == pytest.approx(epsilon, abs=6e-4)
-
-
-@each("mu, epsilon", (0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717))
-def test_reference_values_of_epsilon(mu, epsilon):
-    value = epsilon_from_mu(mu, 1e-6)
-    assert value == pytest.approx(epsilon, abs=5.1e-4)  # half a unit of the last printed digit
-    assert 0 <= value - exact_epsilon(mu, 1e-6) <= 1e-9 * (mu + value)  # the documented tightness
 
 
 def test_a_published_conversion_that_fails_for_large_epsilon_is_not_ours():
@@ -255,33 +238,19 @@ def test_limits_of_noise():
     "call, message",
     (lambda: delta_from_mu(-1.0, 1.0), r"^mu must be a finite number >= 0, got -1.0"),
     (lambda: delta_from_mu(NAN, 1.0), r"^mu must be .* got nan"),
-    (lambda: delta_from_mu("1", 1.0), r"^mu must be .* got '1'"),
-    (lambda: delta_from_mu(1.0, -0.5), r"^epsilon must be a finite number >= 0, got -0.5"),
     (lambda: log_delta_from_mu(1.0, NAN), r"^epsilon must be .* got nan"),
-    (lambda: log_delta_from_mu(-INF, 1.0), r"^mu must be .* got -inf"),
     (lambda: epsilon_from_mu(NAN, 1e-5), r"^mu must be .* got nan"),
     (lambda: epsilon_from_mu(1.0, 1.0), r"^delta must be a number in \[0, 1\), got 1.0"),
-    (lambda: epsilon_from_mu(1.0, -1e-9), r"^delta must be .* got -1e-09"),
-    (lambda: epsilon_from_mu(1.0, NAN), r"^delta must be .* got nan"),
-    (lambda: epsilon_from_mu(0.0, 2.0), r"^delta must be .* got 2.0"),
     (lambda: mu_from_epsilon(0.0, 1e-5), r"^epsilon must be a finite number > 0, got 0.0"),
-    (lambda: mu_from_epsilon(-1.0, 1e-5), r"^epsilon must be a finite number > 0, got -1.0"),
-    (lambda: mu_from_epsilon(INF, 1e-5), r"^epsilon must be a finite number > 0, got inf"),
-    (lambda: mu_from_epsilon(NAN, 1e-5), r"^epsilon must be .* got nan"),
     (lambda: mu_from_epsilon(1.0, 0.0), r"^delta must be a number strictly between 0 and 1, got 0.0"),
-    (lambda: mu_from_epsilon(1.0, 1.0), r"^delta must be a number strictly between 0 and 1, got 1.0"),
     (lambda: renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
-    (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
     (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
-    (lambda: epsilon_from_renyi(1.0, 1.0), r"^delta must be .* got 1.0"),
     (lambda: mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
     (lambda: mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
     (lambda: epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
     (lambda: compose([1.0, NAN]), r"^mus must be .* got nan"),
-    (lambda: compose([INF, -1.0]), r"^mus must be .* got -1.0"),
     (lambda: record_shift("replace", 1.0), r"^unknown adjacency 'replace'; did you mean 'replace-one'\?"),
     (lambda: record_shift("zero-out", 0.0), r"^clip_norm must be a finite number > 0, got 0.0"),
-    (lambda: record_shift("zero-out", INF), r"^clip_norm must be .* got inf"),
     (lambda: record_shift("replace-one", 1e308), r"^record_shift must be .* got inf"),
     (lambda: noise_std(-1.0, 1.0, 1.0), r"^noise_multiplier must be .* got -1.0"),
     (lambda: noise_std(1.0, INF, 1.0), r"^sensitivity must be .* got inf"),
@@ -290,7 +259,6 @@ def test_limits_of_noise():
     (lambda: mu_from_noise_std(-1.0, 1.0, 1.0), r"^sensitivity must be .* got -1.0"),
     (lambda: mu_from_noise_std(1.0, 0.0, 1.0), r"^record_shift must be .* got 0.0"),
     (lambda: mu_from_noise_std(1.0, 1.0, NAN), r"^noise_std must be .* got nan"),
-    (lambda: mu_from_noise_std(1.0, 1.0, INF), r"^noise_std must be .* got inf"),
 )
 def test_bad_input_names_the_argument(call, message):
     refuses(message, call)

@@ -28,7 +28,6 @@ RING6 = Dynamics(MH("ring:n=6"))
 
 
 def by_form(view, victims):
-    """The Grams of the form itself; it must cover the view."""
     states = recursions(view)
     assert states is not None
     grams = own_state_grams(view, states, victims)
@@ -129,9 +128,8 @@ def test_states_are_what_is_known_and_own_gradients(case, kind, data):
         algorithm = build(algorithm.dynamics, EveryStep(T))
         known = data.draw(st.lists(st.booleans(), min_size=(c := algorithm.noise.columns_per_step), max_size=c))
         seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-        view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(
-            algorithm, 0, release="none"
-        )
+        model_of_masks = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known))
+        view = model_of_masks.view(algorithm, 0, release="none")
     if recursions(view) is None:
         assert kind != "zip" or model.name == "custom"
         return
@@ -217,12 +215,9 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
 
 
 def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
-    """A public divisor of 1e14 scales what a node's gradients show, not whether they do."""
     monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
-    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors(
-        [1, 1e14, 1e14]
-    )
-    grams = by_form(trust.LDP().view(algorithm, 0), range(3))
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    grams = by_form(trust.LDP().view(algorithm.with_divisors([1, 1e14, 1e14]), 0), range(3))
     assert all(gram.leaks.all() for gram in grams)
     hidden = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2))
     plain = by_form(trust.LDP().view(hidden, 0, release="none"), range(3))
@@ -259,7 +254,6 @@ def test_a_state_seen_without_noise_shows_the_gradients_before():
 
 
 def test_refusals():
-    """Every condition of the claim, one at a time."""
     built = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
     n, S = 3, built.messages_per_round
     model = trust.Eavesdropper()
@@ -268,9 +262,8 @@ def test_refusals():
         return recursions(trusted.view(algorithm, 0, release=release)) is not None
 
     def with_round(base=built, **maps):
-        return dataclasses.replace(
-            base, rounds=(base.rounds[0], dataclasses.replace(base.rounds[0], **maps), *base.rounds[2:])
-        )
+        first, _, *rest = base.rounds
+        return dataclasses.replace(base, rounds=(first, dataclasses.replace(first, **maps), *rest))
 
     assert covered()
     assert not covered(release="all")
@@ -280,12 +273,8 @@ def test_refusals():
     assert not covered(dataclasses.replace(built, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
     deaf = dataclasses.replace(built, rounds=tuple(dataclasses.replace(r, receivers=None) for r in built.rounds))
     refuses("enters models of other", dataclasses.replace, deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n))
-    for maps in (
-        {"state_from_state": sp.csr_array(sp.eye_array(n))},
-        {"state_from_gradient": sp.csr_array(sp.eye_array(n))},
-        {"state_from_noise": sp.csr_array(np.eye(n, S))},
-    ):
-        assert not covered(with_round(**maps))
+    for name, columns in (("state_from_state", n), ("state_from_gradient", n), ("state_from_noise", S)):
+        assert not covered(with_round(**{name: sp.csr_array(np.eye(n, columns))}))
     silent = int(np.flatnonzero(~built.transmitted)[1])
     factor, holders = sp.lil_array((S, S + 1)), sp.vstack([built.noise.holders(), built.noise.holders()[[silent]]])
     factor[:, :S] = built.noise.factor

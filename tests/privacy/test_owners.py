@@ -95,11 +95,9 @@ def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum
 
 
 def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_more():
-    of = {
-        same: privacy.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same))
-        for same in (False, True)
-    }
-    for alone, joint in of.values():
+    for same in (False, True):
+        owners = Owners(same_steps=same)
+        alone, joint = privacy.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=owners)
         assert joint.sensitivity_squared == pytest.approx(3 * alone.sensitivity_squared)
         assert joint.bound == "exact"
     differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
@@ -183,9 +181,8 @@ def test_a_bare_view_has_joint_numbers():
     (loss,) = privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
-    everybody = account(
-        mfdl.View(A, B, num_nodes=2), Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
-    )
+    question = Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT)
+    everybody = account(mfdl.View(A, B, num_nodes=2), question, noise_std=1.0)
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
@@ -263,7 +260,6 @@ def built(spec, name="dp-dsgd", steps=3, rounds=1):
 
 
 def counted(monkeypatch):
-    """How many attackers were accounted one by one."""
     calls, against = [], attacking_sets._Asked.against
     monkeypatch.setattr(attacking_sets._Asked, "against", lambda *args: calls.append(1) or against(*args))
     return calls

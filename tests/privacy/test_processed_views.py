@@ -13,18 +13,7 @@ from scipy.sparse.linalg import aslinearoperator
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    EveryStep,
-    InvalidInput,
-    TrustModel,
-    View,
-    algorithms,
-    gossip,
-    graphs,
-    node_covariances,
-)
+from mfdl import Cyclic, Dynamics, EveryStep, TrustModel, View, algorithms, gossip, graphs, node_covariances
 from mfdl.algorithms import decor
 from mfdl.errors import UnusualSetting
 from mfdl.noise import StepNoise
@@ -182,7 +171,7 @@ def test_ranks_that_do_not_fit_are_refused():
         ({"noise": 1.0 * aslinearoperator(np.eye(2)), "rank": "numerical"}, "operator"),
     ):
         refuses(match, View, np.eye(2), **{"noise": np.eye(2)} | arguments)
-    with pytest.raises(InvalidInput, match="workload"):
+    with pytest.raises(mfdl.InvalidInput, match="workload"):
         mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), EveryStep(2), workload=np.eye(2), rank="numerical")
 
 
@@ -196,11 +185,9 @@ def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large
     M = sp.csr_array([[2.0**25, 2.0], [2.0**25, 2.0 + 2.0**-19]])
     noise = StepNoise([[3 * 2.0**35, -1.0], [faint, -0.5]], np.ones((2, 2), bool), 3, 2)
     start = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), EveryStep(3))
-    maps = {
-        "message_from_state": sp.csr_array([[2.0**-40, 0.5]] * 2),
-        "state_from_message": sp.csr_array([[0.125, 0.0], [0.5, 0.0]]),
-    }
-    rounds = [dataclasses.replace(r, message_from_gradient=M, message_from_noise=M, **maps) for r in start.rounds]
+    P, K = sp.csr_array([[2.0**-40, 0.5]] * 2), sp.csr_array([[0.125, 0.0], [0.5, 0.0]])
+    maps = {"message_from_state": P, "message_from_gradient": M, "message_from_noise": M, "state_from_message": K}
+    rounds = [dataclasses.replace(r, **maps) for r in start.rounds]
     algorithm = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
     model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
     assert recursions(model.view(algorithm, 0)) is not None
@@ -280,10 +267,8 @@ def node_factors(draw):
 
 def test_noise_of_sizes_far_apart_has_ends_around_the_truth():
     """A system for the coefficients is singular here; any coefficients are a certificate. By Schur complements."""
-    local, pairs = (
-        np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976]),
-        (1.9359782984572276, 0.0023355723519906104),
-    )
+    local = np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976])
+    pairs = (1.9359782984572276, 0.0023355723519906104)
     F = np.zeros((3, 5))
     F[:, :3], F[0, 3:] = np.diag(local), pairs
     F[1, 3], F[2, 4] = -pairs[0], -pairs[1]
@@ -300,9 +285,7 @@ def test_noise_shared_at_a_size_next_to_nothing_is_shared(monkeypatch):
     monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 1)
     F = sp.csr_array(np.array([[1e-5, 1.0, 0.0], [1e-320, 0.0, 1.0]]))
     requested = []
-    monkeypatch.setattr(
-        noise_of_nodes, "enclosed", lambda F, victims: requested.append(F.shape) or enclosed(F, victims)
-    )
+    monkeypatch.setattr(noise_of_nodes, "enclosed", lambda F, who: requested.append(F.shape) or enclosed(F, who))
     node_noise(F, np.zeros(3, dtype=bool), np.arange(2))
     assert requested == [(2, 3)]
 

@@ -17,10 +17,10 @@ from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms
 from mfdl.algorithms import from_maps
 from mfdl.noise import StepNoise
 from mfdl.participation import Single
-from mfdl.privacy import exact_arithmetic, sensitivity_by_victim, victim_sensitivity
+from mfdl.privacy import exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_sensitivity import is_adaptive
+from mfdl.privacy.victim_sensitivity import ALL_MESSAGES, SHIFT_REDUCTION, THE_VIEW, is_adaptive
 from mfdl.testing import oracles, user_algorithms
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -136,12 +136,8 @@ def test_no_trust_model_is_above_ldp(algorithm, data):
     victim = data.draw(st.integers(0, algorithm.num_nodes - 1))
     local = loss_of(algorithm, trust.LDP(), victim).sensitivity_squared
     others = tuple(u for u in range(algorithm.num_nodes) if u != victim)
-    for model in (
-        trust.FullCollusion(),
-        trust.Eavesdropper(),
-        trust.named("colluding", colluders=others),
-        trust.ReleasedOnly(),
-    ):
+    colluding = trust.named("colluding", colluders=others)
+    for model in (trust.FullCollusion(), trust.Eavesdropper(), colluding, trust.ReleasedOnly()):
         loss = loss_of(algorithm, model, victim).non_adaptive_sensitivity
         lower = loss.lower if math.isfinite(loss.lower) or loss.exact else 0.0  # infinite as a bound says nothing
         assert lower <= local * (1 + 1e-9)
@@ -163,10 +159,8 @@ def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
 def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
     class Insider(trust.Eavesdropper):
         def knowledge(self, algorithm, victim):
-            knowledge_of_base = super().knowledge(algorithm, victim)
-            return dataclasses.replace(
-                knowledge_of_base, known_noise=np.full_like(knowledge_of_base.known_noise, victim == 2)
-            )
+            masks = super().knowledge(algorithm, victim)
+            return dataclasses.replace(masks, known_noise=np.full_like(masks.known_noise, victim == 2))
 
     built = algorithms.dp_dsgd(Dynamics(THIRDS), EveryStep(2))
     losses = [loss.sensitivity_squared for loss in sensitivity_by_victim(built, Insider())]
@@ -212,7 +206,6 @@ def test_a_model_that_shows_in_its_own_round_is_not_known_before_it():
 
 @given(80, user_algorithms(), st.data())
 def test_known_models_are_those_that_rational_rows_span(algorithm, data):
-    """Any maps, with steps of several rounds: the verdict is that of rows over the rationals, in both directions."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     seen = rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < 0.8
     view = masked(algorithm, seen).view(algorithm, 0)
@@ -241,11 +234,10 @@ def test_injections_seen_bound_every_view(algorithm, data):
     N = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])) * ~parts.ravel()
     (gram,) = view_grams(View(np.eye(len(N)), N, num_nodes=algorithm.num_nodes), [victim])
     (bound,) = sensitivities([gram], algorithm.participation, nodes=[victim], method="certified")
-    assert loss.non_adaptive_sensitivity.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(
-        loss.non_adaptive_sensitivity.lower
-    )
+    lower = loss.non_adaptive_sensitivity.lower
+    assert lower <= bound.squared * (1 + 1e-9) or not math.isfinite(lower)
     assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-6)  # rounding of cancelled entries included
-    assert loss.adaptive_by in (*victim_sensitivity.ADAPTIVE_BY, INJECTIONS)
+    assert loss.adaptive_by in (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
 def test_noise_that_enters_elsewhere_is_not_bounded_so():
@@ -263,12 +255,9 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     assert not apart.divisors_cancel
     assert together.divisors_cancel
     sizes = [1.0, 50.0]
-    plain, divided = (
-        loss_of(algorithm, trust.Eavesdropper(), 0) for algorithm in (together, together.with_divisors(sizes))
-    )
-    assert divided.sensitivity_squared == pytest.approx(plain.sensitivity_squared)
-    plain, divided = (loss_of(algorithm, trust.Eavesdropper(), 0) for algorithm in (apart, apart.with_divisors(sizes)))
-    assert divided.sensitivity_squared == pytest.approx(2500 * plain.sensitivity_squared)
+    for built, factor in ((together, 1), (apart, 2500)):
+        plain, divided = (loss_of(a, trust.Eavesdropper(), 0) for a in (built, built.with_divisors(sizes)))
+        assert divided.sensitivity_squared == pytest.approx(factor * plain.sensitivity_squared)
 
 
 # ---- bare views ------------------------------------------------------------------------------------------------------

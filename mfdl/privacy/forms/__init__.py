@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,6 @@ __all__ = [
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
-    """X_u of one node under a trust model with a single view."""
     check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
@@ -119,7 +118,6 @@ def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, V
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
-    """The forms that cover a view, in the order of trial."""
     injections_seen = Separable.from_view(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
@@ -137,7 +135,6 @@ def _grams_of_form(view: View, form: ViewForm, victims: Sequence[int]) -> dict[i
 
 
 def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
     streamed, grams = _streamed(view, form), zip(groups, form.joint_grams(groups), strict=True)
 
     def changed(owners: Group, gram: ViewGram) -> ViewGram:
@@ -170,9 +167,7 @@ def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
     return changed
 
 
-def _with_known_gradients(
-    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
-) -> list[ViewGram]:
+def _with_known_gradients(view: View, victims: Sequence[int], grams: dict[int, ViewGram], last: str) -> list[ViewGram]:
     """Grams with a leak at every step whose gradient of the victim is known; undecided ones (of the `last` form) leak
     everywhere.
     """
@@ -186,6 +181,6 @@ def _with_known_gradients(
 
 
 def known_gradient(view: View, victim: int) -> str:
-    """The gradient of a victim that the attacker knows, in words; empty where it knows none."""
+    """The gradient of a victim that the attacker knows, in words; empty: none."""
     known = view.known_gradients[:, victim]
     return f"the attacker knows the gradient of step {np.flatnonzero(known)[0]}" if known.any() else ""

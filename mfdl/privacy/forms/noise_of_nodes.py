@@ -30,8 +30,7 @@ from ...floats import UNIT
 from .whitening import whiten
 
 DENSE_ROWS = 2000  # rows up to which a part is decomposed: a minute
-MEETING = 1e-6
-"""Relative distance of the two ends of an enclosure up to which its middle is called exact."""
+MEETING = 1e-6  # relative distance of the two ends of an enclosure up to which its middle is called exact
 ENOUGH = 1e-10
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40)
 """Of polynomials, at which both ends are looked at; higher ones would need more than float64."""
@@ -165,7 +164,6 @@ def _enclosed_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tup
 
 
 def _dots(A: sp.csr_array, B: sp.csr_array) -> FloatArray:
-    """Row by row."""
     return np.asarray(A.multiply(B).sum(axis=1)).ravel()
 
 

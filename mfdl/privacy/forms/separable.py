@@ -39,7 +39,7 @@ from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
-from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise import CausalNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
 from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
@@ -68,7 +68,6 @@ class Separable(ViewForm):
 
     @classmethod
     def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
-        """The form of the injections themselves."""
         causal = noise.causal
         covered = (
             noise.is_zero
@@ -108,8 +107,10 @@ class Separable(ViewForm):
         return list(self._mixed_encoders(groups))
 
     def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
-        if self.noise.joint is not None:
-            return _joint(self.noise.joint, groups)
+        if (joint := self.noise.joint) is not None:
+            steps = np.arange(joint.num_steps, dtype=np.intp) * joint.num_nodes
+            columns = [np.concatenate([steps + u for u in group]) for group in groups]
+            return _part_grams(joint.encoder.array, joint.inverse, columns)
         assert self.noise.causal is not None
         return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
@@ -154,7 +155,6 @@ class Separable(ViewForm):
 
 
 def _own_column(noise: CausalNoise) -> bool:
-    """Whether slot i of every step adds column i and no other."""
     return noise.factor is None or noise.local
 
 
@@ -197,12 +197,6 @@ def injected_inflation(noise: CausalNoise) -> float:
     """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
-
-
-def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
-    columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
-    parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -259,7 +253,6 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
 
 
 def _block_diagonal(entries: FloatArray) -> FloatArray:
-    """Arrays of owners for each step, shape (T, s, s), as one over owners and steps."""
     T, owners, _ = entries.shape
     joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
     joint[:, steps, :, steps] = entries
@@ -295,7 +288,6 @@ def _one_encoder_per_column(noise: CausalNoise, groups: Sequence[Group]) -> list
 
 
 def _pairs(a: FloatArray, b: FloatArray) -> FloatArray:
-    """a_k b_k^T of each row, shape (rows, owners, owners)."""
     return np.asarray(a[:, :, None] * b[:, None, :])
 
 

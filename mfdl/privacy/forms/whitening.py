@@ -181,7 +181,6 @@ class _Scaled:
 
 
 def _other_when_balanced(A: FloatArray, B: FloatArray, rank: int, tolerance: float) -> NDArray[np.bool_]:
-    """For each column of A whether it leaks once rows and columns of B are alike in size, or the rank is another."""
     balanced, rows, _ = balance(B)
     V, sigma, _ = np.linalg.svd(balanced, full_matrices=False)
     V = V[:, : int(np.count_nonzero(sigma > tolerance * sigma[0]))]
@@ -219,7 +218,6 @@ def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: 
 
 
 def spread(arrays: Sequence[FloatArray]) -> float:
-    """Largest over smallest size of the entries that are not zero."""
     sizes = np.abs(np.concatenate([array[array != 0] for array in arrays] or [np.zeros(0)]))
     return float(sizes.max() / sizes.min()) if sizes.size else 1.0
 
