@@ -7,7 +7,6 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from numpy.testing import assert_allclose
 from scipy.stats import norm
 from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
@@ -65,38 +64,6 @@ def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
     assert is_adaptive(model.view(first, 1, release="none"))
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_pndp_is_adaptive_only_where_everything_is_seen(name):
-    on_path = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
-    complete = BUILDERS[name](Dynamics(MH("complete:n=4")), SCHEME)
-    for release in ("none", "all"):  # released models come too late for earlier gradients
-        assert not is_adaptive(trust.PNDP([0]).view(on_path, 2, release=release))
-        if name != "muffliato":  # in its second round, 1 hears what 3 said in the first
-            assert not is_adaptive(trust.PNDP([1]).view(on_path, 2, release=release))
-        if not name.startswith(("zip-dl", "muffliato")):  # messages to others are hidden; several rounds: no claim
-            assert is_adaptive(trust.PNDP([0]).view(complete, 1, release=release))
-    if not name.startswith(("zip-dl", "muffliato")):
-        assert is_adaptive(trust.PNDP([1, 2]).view(on_path, 3))
-        assert not is_adaptive(trust.PNDP([0, 1]).view(on_path, 3))
-
-
-def test_central_is_adaptive_only_for_exact_averaging():
-    uniform = gossip.from_array(np.full((4, 4), 0.25))
-    exact = algorithms.dp_dsgd(Dynamics(uniform), SCHEME)
-    assert is_adaptive(trust.Central().view(exact, 0))
-    assert is_adaptive(trust.Central().view(algorithms.anti_pgd(Dynamics(uniform), SCHEME), 0))
-    for spec in ("path:n=4", "ring:n=4", "star:n=4"):
-        assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(MH(spec)), SCHEME), 0))
-    nearly = uniform.dense()
-    nearly[0, :2] += [1e-6, -1e-6]
-    nearly[1, :2] -= [1e-6, -1e-6]
-    assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(gossip.from_array(nearly)), SCHEME), 0))
-    # mu^2 = T / n then, and calibration may use it
-    assert_allclose(
-        [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(exact, trust.Central())], 3 / 4, rtol=1e-9
-    )
-
-
 def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
     algorithm = BUILDERS["dp-dsgd"](Dynamics(MH("path:n=3")), SCHEME)
     view = trust.LDP().view(algorithm, 0)
@@ -104,20 +71,6 @@ def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
     assert not is_adaptive(View(view.gradients, view.noise, num_nodes=3))
     assert not is_adaptive(View(np.eye(2), np.eye(2)))
     assert is_adaptive(View(np.eye(2), np.eye(2), num_nodes=2))  # one step: all models are public
-
-
-def test_one_step_and_gradients_that_are_known():
-    short = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(1))
-    for model in (trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()):
-        assert is_adaptive(model.view(short, 1))
-    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
-    # 2 hears 1 only; 1's gradients are known, 0's model is averaged with the hidden message of 0
-    hidden = TrustModel.from_masks(seen=np.array([False, True, True]), known_gradients=np.array([False, True, True]))
-    assert not is_adaptive(hidden.view(algorithm, 0))
-    heard = TrustModel.from_masks(seen=np.array([True, True, False]), known_gradients=np.array([False, True, True]))
-    # the model of 0 is made of what was seen, but the known gradient of 1 shows its model, which holds 2's message
-    assert not is_adaptive(heard.view(algorithm, 0))
-    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
 
 
 @given(60, case=view_cases(exact=True, max_nodes=4, max_steps=3))

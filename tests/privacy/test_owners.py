@@ -106,9 +106,8 @@ def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_m
 
 
 def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
-    alone, other, joint, attacks = privacy.sensitivity_by_victim(
-        PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
-    )
+    ask = {"victims": [0, 3, (3, 0), (0, 1)], "release": "none"}
+    alone, other, joint, attacks = privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
     assert (joint.victim, joint.bound) == ((0, 3), "exact")
     added = (math.sqrt(alone.sensitivity_squared) + math.sqrt(other.sensitivity_squared)) ** 2
     assert alone.sensitivity_squared < joint.sensitivity_squared < added

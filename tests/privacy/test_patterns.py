@@ -12,12 +12,10 @@ from scipy.sparse.linalg import aslinearoperator
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import BallsInBins, PoissonSampling, Privacy, UnsupportedMechanism, algorithms, trust
+from mfdl import BallsInBins, Cyclic, EveryStep, PoissonSampling, Privacy, algorithms, trust
 from mfdl.noise import LocalNoise
 from mfdl.participation import (
-    Cyclic,
     CyclicPoisson,
-    EveryStep,
     Explicit,
     MinSeparationSampling,
     ParticipationByNode,
@@ -184,13 +182,7 @@ def factors(draw):
 
 
 def product(B, C):
-    return [
-        [
-            sum((Fraction(b) * Fraction(c) for b, c in zip(row, column, strict=True)), Fraction(0))
-            for column in C.T.tolist()
-        ]
-        for row in B.tolist()
-    ]
+    return (np.array(rational(B)) @ np.array(rational(C))).tolist()
 
 
 def truth(A, B, patterns, n):
@@ -254,10 +246,8 @@ def test_is_infinite_just_where_no_c_gives_the_workload(case, data):
 
 def test_nodes_with_participation_of_their_own():
     """Anti-PGD with all noise seen, k = T = 6 at the second node: the sum of the squares to 36."""
-    many, by_node = (
-        np.kron(np.tril(np.ones((6, 6))), np.eye(3)),
-        ParticipationByNode([Single(6), EveryStep(6), Single(6)]),
-    )
+    by_node = ParticipationByNode([Single(6), EveryStep(6), Single(6)])
+    many = np.kron(np.tril(np.ones((6, 6))), np.eye(3))
     answer = mfdl.privacy.general_sensitivity(many, np.eye(18), by_node, num_nodes=3)
     assert (answer.node, answer.squared) == (1, pytest.approx(91, rel=1e-6))
     assert mfdl.privacy.general_sensitivity(many, np.zeros((2, 18)), EveryStep(6), num_nodes=3).squared == 0  # unseen
@@ -308,6 +298,6 @@ def test_factors_that_do_not_fit(C, B, options, text):
 
 
 def test_secret_batches_have_no_patterns():
-    with pytest.raises(UnsupportedMechanism, match="no public patterns"):
-        mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), mfdl.PoissonSampling(0.5, 2))
+    secret = (np.eye(2), np.eye(2), PoissonSampling(0.5, 2))
+    unsupported("no public patterns", mfdl.privacy.general_sensitivity, *secret)
     refuses("participation", mfdl.privacy.general_sensitivity, np.eye(2), np.eye(2), None)

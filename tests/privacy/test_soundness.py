@@ -148,9 +148,8 @@ def test_no_trust_model_is_above_ldp(algorithm, data):
 def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
     """Nothing is sent: a released mean of two models hides a node behind the noise of the other, who may collude."""
     M = np.full((2, 2), 0.5) if mixing else np.eye(2)
-    algorithm = from_maps(
-        {"P": np.zeros((2, 2)), "F": np.eye(2), "J": np.eye(2)}, EveryStep(1), model_from_state=M, message_sender=[0, 1]
-    )
+    maps = {"P": np.zeros((2, 2)), "F": np.eye(2), "J": np.eye(2)}
+    algorithm = from_maps(maps, EveryStep(1), model_from_state=M, message_sender=[0, 1])
     local, full = (loss_of(algorithm, model, 0, release=release) for model in (trust.LDP(), trust.FullCollusion()))
     assert local.sensitivity_squared >= full.sensitivity_squared * (1 - 1e-12)
     assert full.sensitivity_squared == pytest.approx(0 if release == "none" else 1)

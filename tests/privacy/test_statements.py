@@ -12,26 +12,7 @@ from _guarantees import guarantees
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import (
-    BallsInBins,
-    Cyclic,
-    Dynamics,
-    EveryStep,
-    Guarantee,
-    InvalidInput,
-    Losses,
-    Privacy,
-    TrustModel,
-    View,
-    account,
-    algorithms,
-    calibrate,
-    gossip,
-    pairwise,
-    replay,
-    tasks,
-    trust,
-)
+from mfdl import Cyclic, EveryStep, Guarantee, Losses, Privacy, View, account, algorithms, calibrate, gossip, trust
 from mfdl.errors import UnsupportedMechanism
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.participation import Explicit, Single
@@ -92,7 +73,7 @@ def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
     data = calibrated.algorithm.rounds[0].message_from_gradient.data
     data.flags.writeable = True  # by force
     data[...] = 5.0
-    refuses("another algorithm", lambda: replay(calibrated, tasks.least_squares(4), seeds=[0], period=1))
+    refuses("another algorithm", lambda: mfdl.replay(calibrated, mfdl.tasks.least_squares(4), seeds=[0], period=1))
 
 
 def test_a_mechanism_rests_on_the_constant_that_was_accounted():
@@ -118,7 +99,9 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     assert by_step.rests_on == 0.5
     for words in (str(by_step.guarantee(1.0)), repr(by_step), by_step._repr_html_()):
         assert "Lipschitz with constant 0.5" in words
-    pairs = pairwise(algorithm, Privacy(release="none", lipschitz=0.5, **ZERO_OUT), attackers=[1, 2], progress=False)
+    pairs = mfdl.pairwise(
+        algorithm, Privacy(release="none", lipschitz=0.5, **ZERO_OUT), attackers=[1, 2], progress=False
+    )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.sensitivities[:2], *all_half.sensitivities[2:])
     assert Losses.from_sensitivities(algorithm, question, both).rests_on == 0.5
@@ -186,7 +169,7 @@ def test_maps_on_somebody_s_array_are_copied():
 
 
 def test_what_is_released_to_any_victim_s_attacker_is_stated():
-    class Mixed(TrustModel):
+    class Mixed(mfdl.TrustModel):
         name = "mixed"
 
         @property
@@ -290,7 +273,7 @@ def test_trust_models_share_a_fingerprint_only_if_they_show_the_same(masked, dat
 
 def test_custom_masks_are_known_by_their_bytes():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(2))
-    models = [TrustModel.from_masks(seen=lambda a, v, k=k: np.arange(4) >= k, name="taps") for k in (0, 1, 1)]
+    models = [mfdl.TrustModel.from_masks(seen=lambda a, v, k=k: np.arange(4) >= k, name="taps") for k in (0, 1, 1)]
     first, second, again = (model.fingerprint(algorithm) for model in models)
     assert first != second == again
 
@@ -358,7 +341,7 @@ def test_every_loss_that_is_no_exact_number_is_explained():
 
 
 RING = dynamics_on("ring:n=4", 0.5)
-BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
+BINS = algorithms.dp_dsgd(RING, mfdl.BallsInBins(2, 4))
 
 
 @each(
@@ -366,7 +349,7 @@ BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
     losses = Losses.from_algorithm(BINS, Privacy(trust.LDP(), **ZERO_OUT))
-    with pytest.raises((InvalidInput, UnsupportedMechanism)):
+    with pytest.raises((mfdl.InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(losses, privacy=dataclasses.replace(losses.privacy, **change))
 
 
@@ -380,7 +363,7 @@ def test_matrices_have_no_trust_model_by_name():
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
     view = trust.FullCollusion().view(algorithms.dp_dsgd(RING, EveryStep(2)), 0)
-    with pytest.raises(InvalidInput, match="give the algorithm and the trust model"):
+    with pytest.raises(mfdl.InvalidInput, match="give the algorithm and the trust model"):
         account(view, Privacy(participation=EveryStep(2), **ZERO_OUT), noise_std=1.0)
 
 
@@ -393,13 +376,13 @@ def test_views_of_one_word_do_not_compose_unsealed():
 
 def test_nodes_whose_labels_read_alike_are_not_merged():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: 1, 1: "1", 2: 2}))
-    guarantee = account(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+    guarantee = account(algorithms.dp_dsgd(mfdl.Dynamics(W), EveryStep(2)), Privacy(**GIVEN), noise_std=1.0)
     refuses("read alike", guarantee.by_victim)
 
 
 def test_no_node_passes_for_all():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
-    losses = Losses.from_algorithm(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT))
+    losses = Losses.from_algorithm(algorithms.dp_dsgd(mfdl.Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT))
     refuses("no node may be called 'every node'", losses.by_victim, 1.0)
 
 

@@ -238,14 +238,6 @@ def user_level(model, algorithm, victim, release="none"):
     return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
 
 
-@pytest.mark.parametrize(("T", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
-def test_zip_dl_under_ldp(T, value):
-    for victim in (0, 3):
-        assert user_level(trust.LDP(), algorithms.zip_dl(RING6, EveryStep(T)), victim) == pytest.approx(value)
-        with_own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
-        assert user_level(trust.LDP(), with_own, victim) == math.inf
-
-
 @pytest.mark.parametrize("release", [None, "all", "average"])
 @pytest.mark.parametrize("model", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0])])
 def test_released_models_undo_zip_dl(model, release):

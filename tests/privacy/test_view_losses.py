@@ -172,25 +172,6 @@ def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     assert all(loss.bound == "exact" for loss in losses)
 
 
-def test_zip_dl_by_hand():
-    """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
-    W, T = gossip.metropolis_hastings("path:n=3"), 2
-    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T))
-    dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
-    to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
-    averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
-    spread = np.zeros((len(pairs), len(pairs)))
-    for a in range(3):
-        mine = [k for k, (sender, _) in enumerate(pairs) if sender == a]
-        w = np.array([dense[pairs[k][1], a] for k in mine])
-        spread[np.ix_(mine, mine)] = np.eye(len(mine)) - np.outer(1 / (len(mine) * w), w)
-    power = np.linalg.matrix_power
-    messages = np.block([[power(averaging, t - s) if t >= s else 0 * averaging for s in range(T)] for t in range(T)])
-    A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
-    sent = np.tile([a != b for a, b in pairs], T)
-    same(algorithm, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
-
-
 # ---- adaptive gradients ---------------------------------------------------------------------------------------------
 def models_of(algorithm):
     unit = np.eye(algorithm.noise.shape[1])

@@ -47,20 +47,9 @@ LAST: tuple[type[ViewForm], ...] = (Nearby, OwnStatesOfAll, DenseForm, Fractions
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
 __all__ = [
-    "FORMS",
-    "INJECTIONS",
-    "LAST",
-    "Blocks",
-    "Group",
-    "ViewForm",
-    "ViewGram",
-    "injection_bound",
-    "joint_grams",
-    "joint_injection_bounds",
-    "known_gradient",
-    "view_gram",
-    "view_grams",
-]
+    "FORMS", "INJECTIONS", "LAST", "Blocks", "Group", "ViewForm", "ViewGram", "injection_bound", "joint_grams",
+    "joint_injection_bounds", "known_gradient", "view_gram", "view_grams",
+]  # fmt: skip
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
