@@ -11,27 +11,26 @@ normal density and M the Mills ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) e
 
 since e^epsilon phi(b) = phi(a). Nothing overflows, and D is taken in the form that does not cancel:
 
-- a >= 30: expand e^(-t^2/2) in D = int_0^oo e^(-a t) (1 - e^(-mu t)) e^(-t^2/2) dt. The series alternates
-  and its remainder is below the first term left out: with 8 terms, 9e-17 of D.
-- a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most
-  (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17; K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below
-  3e-15 of D (its value for a = -1/2, mu = 1).
-- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over
-  [a, a + mu], and 0 <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
-- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the
-  1e-14 of a^2/2 = 5e19 that `gaussian.log_delta_from_mu` states.
-- a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x
-  >= 1 / (x + sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the
-  complement 1 - delta = phi(a) (M(-a) + M(b)), a sum of positive terms.
+- a >= 30: expand e^(-t^2/2) in D = int_0^oo e^(-a t) (1 - e^(-mu t)) e^(-t^2/2) dt. The series alternates and its
+  remainder is below the first term left out: with 8 terms, 9e-17 of D.
+- a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17;
+  K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below 3e-15 of D (its value for a = -1/2, mu = 1).
+- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over [a, a + mu], and 0
+  <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
+- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the 1e-14 of
+  a^2/2 = 5e19 that `gaussian.log_delta_from_mu` states.
+- a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x >= 1 / (x +
+  sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the complement 1 - delta =
+  phi(a) (M(-a) + M(b)), a sum of positive terms.
 
 Error budget, on the scale of log delta (u = 2^-53):
 
-- erfcx is taken to be within 1e-14 (measured: 9e-16; a test holds it to 2e-15). The worst amplification is
-  that of K at x = 31, x^2 + 2 < 1000: 1e-11. With the remainders above: `_KERNEL_ERROR` = 2e-11.
-- a is computed within u (epsilon/mu + |a|), mu and b = a + mu staying exact, and
-  0 <= -d log delta / d a = a + E[t] <= M(a)/K(a) <= max(a, 0) + 1.26, where E is the mean under the
-  integrand of D (its weight (1 - e^(-mu t))/t falls with t, so E[t] is largest as mu -> 0, and at a = 0 it
-  is M(0)/K(0) = 1.2533). The rounding of b changes M(b) by less than u, as x K(x) <= M(x).
+- erfcx is taken to be within 1e-14 (measured: 9e-16; a test holds it to 2e-15). The worst amplification is that of K at
+  x = 31, x^2 + 2 < 1000: 1e-11. With the remainders above: `_KERNEL_ERROR` = 2e-11.
+- a is computed within u (epsilon/mu + |a|), mu and b = a + mu staying exact, and 0 <= -d log delta / d a = a + E[t] <=
+  M(a)/K(a) <= max(a, 0) + 1.26, where E is the mean under the integrand of D (its weight (1 - e^(-mu t))/t falls with
+  t, so E[t] is largest as mu -> 0, and at a = 0 it is M(0)/K(0) = 1.2533). The rounding of b changes M(b) by less than
+  u, as x K(x) <= M(x).
 - rounding of -a^2/2 - log sqrt(2 pi) + log D: 4 u (a^2/2 + 1 + |log D|).
 
 The sum, called slack, is added to the computed log delta. So the value returned is at least the true one,

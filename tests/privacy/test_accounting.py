@@ -61,7 +61,6 @@ def clear(algorithm, model, release=None):
     return not victims or clear_rank(member.view(algorithm, victims[0], release=release).dense_noise())
 
 
-# ---- more seen, more known -----------------------------------------------------------------------------------------
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
@@ -146,7 +145,6 @@ def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
     never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Eavesdropper()))
 
 
-# ---- more steps, less noise ----------------------------------------------------------------------------------------
 @given(FEW, kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
 def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
@@ -178,7 +176,6 @@ def test_more_participation_never_less_loss(algorithm, attacker):
     never_below(always, twice)
 
 
-# ---- data processing and joint releases ----------------------------------------------------------------------------
 def value(A, B):
     T = A.shape[1]
     (sensitivity,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
@@ -208,7 +205,6 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
     assert value(np.vstack([A, A]), np.vstack([B, B])) == pytest.approx(joint, rel=3e-6)  # the same twice is once
 
 
-# ---- exact and certified -------------------------------------------------------------------------------------------
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
@@ -218,7 +214,6 @@ def test_exact_is_never_above_certified(algorithm, data):
     never_below(certified, exact)
 
 
-# ---- Florentine families, attacker 0, uniform gossip, ten steps ----------------------------------------------------
 FLORENTINE = {
     1: 9.3985964, 2: 0.1300925, 3: 0.0603585, 4: 0.1591753, 5: 0.3324859, 6: 0.5089556, 7: 0.5363897, 8: 0.4365077,
     9: 0.4559212, 10: 0.1278732, 11: 0.0647522, 12: 0.2517728, 13: 0.0676243, 14: 0.0212464,
@@ -252,7 +247,6 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
         assert min(released.values()) < expected < max(released.values())
 
 
-# ---- what comes out ------------------------------------------------------------------------------------------------
 RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
 
 
@@ -290,7 +284,6 @@ def test_infinite_loss_is_a_value():
     assert (guarantee.mu, dataclasses.replace(guarantee, adaptive=False).mu) == (math.inf, math.inf)
 
 
-# ---- what is hidden is read off the masks ----------------------------------------------------------------------------
 def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
     seen = np.arange(5) == 1
@@ -310,7 +303,6 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
     assert loss.adaptive_sensitivity_squared >= 1
 
 
-# ---- messages that are never sent ------------------------------------------------------------------------------------
 @st.composite
 def views_of_zip_dl(draw):
     """(algorithm, trust model, release): any messages seen, those never sent included, or averages of them."""

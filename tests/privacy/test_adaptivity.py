@@ -34,7 +34,6 @@ BUILDERS = {
 ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.FullCollusion()]
 
 
-# ---- the row-space test --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_all_messages_seen_is_adaptive(name, model):
@@ -146,7 +145,6 @@ def test_few_seen_rows_do_not_make_a_large_model_operator():
     assert peak < 50 * 2**20
 
 
-# ---- the counterexample -------------------------------------------------------------------------------------------
 # u - w - v, two steps, u = 0 takes part in the first, v = 2 attacks, W_wu = 1/3
 COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))
 ATTACK = trust.PNDP([2])
@@ -218,7 +216,6 @@ def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
     assert 0.1 < loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 3e-6)
 
 
-# ---- calibration ---------------------------------------------------------------------------------------------------
 def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     user, record = (algorithms.zip_dl(Dynamics(MH("ring:n=6")), scheme) for scheme in (SCHEME, Cyclic(1, 3)))
     for model in (trust.LDP(), trust.PNDP([0])):
@@ -226,7 +223,6 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
             refuses("infinite loss under", calibrate, algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
 
 
-# ---- what shift reduction refuses ----------------------------------------------------------------------------------
 @each(
     "name, model, text",
     ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),

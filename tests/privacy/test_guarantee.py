@@ -58,7 +58,6 @@ def guarantees(draw):
     )  # fmt: skip
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------
 @given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
 def test_epsilon_and_delta_are_those_of_mu_and_safe(mu, delta):
     guarantee = make(mu=mu, sensitivity=0.0)
@@ -84,7 +83,6 @@ def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
     assert make(mu=0.35, runs=2).mu == 0.35  # noise_std is one of several then
 
 
-# ---- words -----------------------------------------------------------------------------------------------
 def test_whose_data_are_protected():
     user = make(unit="user")
     assert dict(user.fields())["protects"] == "all data of node 5 (user level)"
@@ -159,7 +157,6 @@ def test_rounding_in_float64_costs_no_digit(digits, power, more, few):
         assert float(words.split("mu = ")[1].split(" ")[0]) == value
 
 
-# ---- composition -----------------------------------------------------------------------------------------
 @given(st.floats(1e-3, 10.0), st.floats(1e-3, 10.0), st.floats(0.5, 8.0), st.floats(0.5, 8.0))
 def test_mu_squared_adds_and_the_unit_of_noise_is_kept_straight(first, second, std_1, std_2):
     pairs = ((first, std_1), (second, std_2))
@@ -219,7 +216,6 @@ def test_composing_with_something_else_is_refused():
     refuses(r"^other must be a Guarantee, got float", lambda: make().compose_with(0.5))
 
 
-# ---- files -----------------------------------------------------------------------------------------------
 @given(guarantees())
 def test_a_dictionary_of_json_values_and_back(guarantee):
     data = guarantee.to_dict()

@@ -67,7 +67,6 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
     return algorithm, TrustModel.from_masks(seen=seen, known_noise=known, release="none")
 
 
-# ---- the Gram ------------------------------------------------------------------------------------------------------
 @given(50, case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
     algorithm, model = case
@@ -226,7 +225,6 @@ def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
         assert_allclose(b.values, a.values / m**2, rtol=1e-12)
 
 
-# ---- what is covered -----------------------------------------------------------------------------------------------
 def test_leaks_are_named():
     algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
     end, middle, _ = view_grams(trust.LDP().view(algorithm, 0), range(3))
@@ -310,7 +308,6 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
     assert {g.form for g in view_grams(trust.PNDP([0]).view(algorithm, release="none"), [1, 2])} != {"dense form"}
 
 
-# ---- numbers for training ------------------------------------------------------------------------------------------
 @each("model", trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)))
 @pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):

@@ -185,7 +185,6 @@ def test_a_bare_view_has_joint_numbers():
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
-# ---- what is said and refused ----------------------------------------------------------------------------------------
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     mechanism = mfdl.calibrate(PLAIN, Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
     guarantee = mechanism.guarantee

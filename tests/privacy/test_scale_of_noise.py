@@ -131,7 +131,6 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
         refuses("its encoder is singular", calibrate, algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
-# ---- found by search, with the smallest case -------------------------------------------------------------------------
 def decided(A, B, **options):
     """Which columns get a finite number from `whiten`, and what it bounds X by."""
     white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **options)

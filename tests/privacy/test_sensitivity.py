@@ -169,7 +169,6 @@ def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed
     assert sensitivity.squared >= np.sum(X * (directions @ directions.T)) * (1 - 1e-13)
 
 
-# ---- closed forms -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("k", "b"), [(1, 1), (1, 5), (3, 2), (20, 16)])
 def test_closed_forms(k, b):
     part = Cyclic(k, b)

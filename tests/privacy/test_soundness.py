@@ -37,7 +37,6 @@ def masked(algorithm, seen, *, gradients=None, noise=None, release="none"):
     return TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=noise, release=release)
 
 
-# ---- noise that is faint, or cancels ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("share", [1e-15, 1e-12, 1e-9])
 @pytest.mark.parametrize("form", ["injections", "dense, exact ranks", "dense"])
 @pytest.mark.parametrize("T", [1, 2])
@@ -118,7 +117,6 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
     assert loss.sensitivity_squared >= least * (1 - 1e-6)
 
 
-# ---- what is seen, and what is sent ----------------------------------------------------------------------------------
 def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     """Shift reduction must not drop it: the adaptive number is never below the one for non-adaptive gradients."""
     apart = gossip.from_array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
@@ -175,7 +173,6 @@ def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
         assert loss_of(algorithm, trust.LDP(), victim).sensitivity_squared == math.inf
 
 
-# ---- gradients at models that nobody sees ----------------------------------------------------------------------------
 def hidden_weight(size, through):
     """Two nodes; node 1's gradient is taken at a model that holds `size` of a state nobody sees, by M or by F."""
     maps = {
@@ -220,7 +217,6 @@ def test_known_models_are_those_that_rational_rows_span(algorithm, data):
     assert is_adaptive(view) == spans
 
 
-# ---- every injected sum seen -----------------------------------------------------------------------------------------
 @given(80, user_algorithms(together=True), st.data())
 def test_injections_seen_bound_every_view(algorithm, data):
     """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
@@ -246,7 +242,6 @@ def test_noise_that_enters_elsewhere_is_not_bounded_so():
     assert loss_of(algorithm, trust.LDP(), 0).adaptive_sensitivity_squared == pytest.approx(8)
 
 
-# ---- batch sizes -----------------------------------------------------------------------------------------------------
 def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     """Noise apart from gradients: dividing both leaves messages of the same sum, so divisors do not cancel."""
     apart = from_maps({"P": np.eye(2), "Q": -np.eye(2), "R": [[0.0, 1], [1, 0]], "K": HALF.weights}, EveryStep(2))
@@ -259,7 +254,6 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
         assert divided.sensitivity_squared == pytest.approx(factor * plain.sensitivity_squared)
 
 
-# ---- bare views ------------------------------------------------------------------------------------------------------
 @given(60, st.integers(0, 2**32 - 1))
 def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
     """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""
@@ -278,7 +272,6 @@ def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
         assert ((diagonal - errors) / gram.inflation <= X).all()
 
 
-# ---- a few cases of the soundness campaign ---------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def statements():
     sys.path.insert(0, str(EXPERIMENTS))

@@ -196,7 +196,6 @@ def test_a_view_without_a_form_that_is_too_large_is_refused():
     unsupported("no structured form", lambda: view_gram(algorithm_with(noise), trust.Eavesdropper(), 0))
 
 
-# ---- rounding goes to the safe side ---------------------------------------------------------------------------------
 def ill_conditioned(seed, n=4, weak=1e-7):
     """Rows that are almost dependent, so that columns of F^-1 cancel."""
     rng = np.random.default_rng(seed)

@@ -30,7 +30,6 @@ def explicit(*patterns):
     return Explicit([list(p) for p in patterns], 4)
 
 
-# ---- mechanisms ------------------------------------------------------------------------------------------------------
 def test_patterns_that_read_alike_are_not_alike():
     """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
     few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
@@ -185,7 +184,6 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
     assert guarantee.release == "all"
 
 
-# ---- losses ----------------------------------------------------------------------------------------------------------
 def guarantee_of(algorithm, losses, *, model=GIVEN["trust"], **options):
     return guarantees(algorithm, losses, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, **options)
 
@@ -227,7 +225,6 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     refuses("at least one victim", Losses.from_sensitivities, algorithm, question, ())
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):
     calibrated = calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), Privacy(**GIVEN), noise_std=1.0)
     path = tmp_path / "guarantee.json"
@@ -244,7 +241,6 @@ def test_a_file_is_what_it_claims_and_says_so(tmp_path):
     refuses("mu must be at least", Guarantee.load, path)
 
 
-# ---- attackers -------------------------------------------------------------------------------------------------------
 def test_an_index_and_a_label_are_two_attackers():
     """Nodes labelled "1", "0": the index 0 and the label "0" are two nodes, though both read "node 0"."""
     graph = nx.relabel_nodes(nx.path_graph(3), {0: "1", 1: "0", 2: "2"})
@@ -288,7 +284,6 @@ def test_a_fingerprint_names_the_part_that_differs():
         refuses("a fingerprint must have 5 parts", Fingerprint.parse, bad)
 
 
-# ---- why -------------------------------------------------------------------------------------------------------------
 HIDDEN = algorithms.dp_dsgd(DYN, EveryStep(2))
 TRACKING = algorithms.gradient_tracking(DYN, EveryStep(3))
 FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)

@@ -55,7 +55,6 @@ def test_any_form_is_the_dense_definition(case):
     check_against_pinv(case)
 
 
-# ---- range form = null-space form ---------------------------------------------------------------------------------
 @given(
     60, n=st.integers(2, 6), T=st.integers(1, 4), bits=st.integers(0, 2**12), varying=st.booleans(),
     released=st.integers(0, 2), seed=st.integers(0, 999),
@@ -157,7 +156,6 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
         assert_allclose(a.matrix, b.matrix, rtol=1e-10, atol=1e-14)
 
 
-# ---- rational arithmetic ------------------------------------------------------------------------------------------
 @given(300, case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
@@ -216,7 +214,6 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
     assert (loss.squared, loss.exact, loss.lower) == (math.inf, False, 0.0)
 
 
-# ---- rank-deficient noise -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("edges", [None, [1, -1, 1, -1, -1]])
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
@@ -232,7 +229,6 @@ def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     assert view_grams(View(np.eye(5)[:, :1], F), [0])[0].leaks.all()
 
 
-# ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
 def user_level(model, algorithm, victim, release="none"):
     grams = view_grams(model.view(algorithm, victim, release=release), [victim])[0]
     return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
@@ -249,7 +245,6 @@ def test_released_models_undo_zip_dl(model, release):
     assert sensitivity_by_victim(algorithm, model, release=release)[1].release == (expected or "all")
 
 
-# ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
 @pytest.mark.parametrize("graph", ["ring:n=6", "star:n=5", "complete:n=4", "path:n=5"])
 @pytest.mark.parametrize("q", [0, 1, 2])
 def test_decor_is_its_published_accountant(graph, q):
@@ -291,7 +286,6 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
         assert_allclose(gram.matrix, zeroed, atol=1e-9)
 
 
-# ---- beyond the builders --------------------------------------------------------------------------------------------
 def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
     base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))

@@ -22,7 +22,6 @@ from mfdl.testing import oracles, view_cases
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
 
-# ---- against rational arithmetic ------------------------------------------------------------------------------------
 @st.composite
 def matrices(draw):
     """(A, B, nodes) over two steps: B of any rank, A in its range or not, rows and columns of sizes of their own."""
@@ -120,7 +119,6 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
     assert (first.bound, bool(first.non_adaptive_sensitivity.why)) == ("upper", True)
 
 
-# ---- against builders -----------------------------------------------------------------------------------------------
 @given(60, case=view_cases(exact=True))
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
@@ -172,7 +170,6 @@ def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     assert all(loss.bound == "exact" for loss in losses)
 
 
-# ---- adaptive gradients ---------------------------------------------------------------------------------------------
 def models_of(algorithm):
     unit = np.eye(algorithm.noise.shape[1])
     return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ unit
@@ -259,7 +256,6 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
     assert loss.sensitivity_squared == pytest.approx(0.5)
 
 
-# ---- arguments ------------------------------------------------------------------------------------------------------
 def test_victims_and_participation_by_node():
     by_node = ParticipationByNode([Single(2), EveryStep(2), Single(2)])
     view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))

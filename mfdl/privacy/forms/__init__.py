@@ -6,9 +6,9 @@ forms, all giving the same X:
 - all messages seen: the gossip is an injective left factor of A and B and drops out (`separable`);
 - one combination of the messages, and states known up to the nodes' own gradients (`known_states`);
 - part of the messages, node-local noise: modes, null-space form and range form (`hidden_modes`,
-`range_and_null_space`);
+  `range_and_null_space`);
 - everything else, rational arithmetic where float64 cannot tell its ranks, and every matrix of one rank near the given
-one, where a bare view asks for it (`dense_form`).
+  one, where a bare view asks for it (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
 Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is
