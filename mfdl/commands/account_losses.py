@@ -27,7 +27,7 @@ from ..privacy.losses import Losses, worst_in_words
 from ..privacy.owners import Owners, victim_name
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
-from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
+from ..privacy.victim_sensitivity import VictimSensitivity, worst_loss
 from ..progress import Silent
 from ..runs.named_nodes import Named
 from ..runs.output import circumstances, json_number
@@ -172,7 +172,7 @@ class Account:
         """nu, 0 for a mechanism without noise; --mu and --noise-multiplier read the adaptive losses."""
         config = self.config
         if config.noise_multiplier is not None:
-            sensitivity = worst_adaptive(self.everything)
+            sensitivity = worst_loss(self.everything).adaptive_sensitivity
             if math.isinf(sensitivity.squared):
                 why = "needs a finite sensitivity, got infinite loss; give --noise-std."
                 raise InvalidInput(f"--noise-multiplier {why}")

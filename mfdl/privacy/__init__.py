@@ -16,23 +16,10 @@ if TYPE_CHECKING:
     from .sampled_exposures import noise_of_bins
 
 __all__ = [
-    "ACCOUNTANTS",
-    "BallsInBinsGaussian",
-    "Gaussian",
-    "Guarantee",
-    "Losses",
-    "MonteCarlo",
-    "Owners",
-    "PoissonGaussian",
-    "Privacy",
-    "PrivacyCurve",
-    "ProductGaussian",
-    "Target",
-    "general_sensitivity",
-    "noise_of_bins",
-    "sensitivity_by_victim",
-    "view_losses",
-]
+    "ACCOUNTANTS", "BallsInBinsGaussian", "Gaussian", "Guarantee", "Losses", "MonteCarlo", "Owners",
+    "PoissonGaussian", "Privacy", "PrivacyCurve", "ProductGaussian", "Target", "general_sensitivity",
+    "noise_of_bins", "sensitivity_by_victim", "view_losses",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

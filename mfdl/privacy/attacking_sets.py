@@ -44,7 +44,6 @@ from .victim_sensitivity import (
     SHIFT_REDUCTION,
     THE_VIEW,
     JointConditions,
-    JointGrams,
     VictimSensitivity,
     added,
     is_adaptive,
@@ -213,12 +212,12 @@ class _Asked:
 
     def view_sensitivities(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
         nodes, _ = nodes_and_groups(victims)
-        return self.sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), victims)
+        joint = functools.partial(joint_grams, view)
+        return victim_sensitivities(view_grams(view, nodes), joint, victims, self.conditions)
 
-    def sensitivities(
-        self, grams: Sequence[ViewGram], joint: JointGrams, victims: Sequence[Victim]
-    ) -> list[Sensitivity]:
-        return victim_sensitivities(grams, joint, victims, JointConditions(self.scheme, self.same_steps, self.method))
+    @property
+    def conditions(self) -> JointConditions:
+        return JointConditions(self.scheme, self.same_steps, self.method)
 
     def all_messages(self, view: AlgorithmView, victims: list[Victim]) -> list[Sensitivity]:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
@@ -241,7 +240,7 @@ class _Asked:
                 else "the view is not a function of the sent messages, so they do not bound it"
             )
             grams = [ViewGram.silent(self.algorithm.num_steps, why)] * len(nodes)
-        return self.sensitivities(grams, joint, victims)
+        return victim_sensitivities(grams, joint, victims, self.conditions)
 
     def why_not_adaptive(self, more: AlgorithmView) -> str:
         """The obstacle with all messages seen, and the way out if there is one."""
@@ -261,7 +260,6 @@ class _Asked:
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
     def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
-        """Squared sensitivities; for several owners (sum_u sens_u)^2."""
         from . import shift_reduction
         from .shift_problem import worst_patterns
 
@@ -323,8 +321,7 @@ def _renamed(loss: VictimSensitivity, node: Victim, attacker: str) -> VictimSens
 
 Nodes = NDArray[np.intp]
 MAX_NODES = 400
-MAX_CHOICES = 6
-"""Nodes that are told apart by hand before a graph counts as one without symmetries that are worth it."""
+MAX_CHOICES = 6  # nodes that are told apart by hand before a graph counts as one without symmetries that are worth it
 MAX_WRONG = 4  # candidates that change something before no more are looked at
 DIGITS = 9
 MAX_NOISE = 2**20  # entries of N that are compared
@@ -364,7 +361,6 @@ class Symmetries:
         return None
 
     def _order(self, node: int) -> Nodes | None:
-        """The nodes by their colours, seen from one of them."""
         if node not in self._orders:
             colour = np.zeros(len(self._weights), dtype=np.intp)
             chosen: int | None = node
@@ -389,7 +385,6 @@ class Symmetries:
             colour = finer
 
     def _holds(self, permutation: Nodes) -> bool:
-        """Whether every map, the noise and what is sent are the same after it."""
         algorithm, n = self._algorithm, self._algorithm.num_nodes
         sizes = {name: _lifted(permutation, size) for name, size in algorithm.sizes.items()}
         if any((matrix[sizes[rows]][:, sizes[columns]] != matrix).nnz for matrix, rows, columns in _maps(algorithm)):
@@ -430,6 +425,5 @@ def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
 
 
 def _lifted(permutation: Nodes, size: int) -> Nodes:
-    """The permutation of several blocks of all nodes."""
     n = len(permutation)
     return (np.arange(size // n)[:, None] * n + permutation).ravel()

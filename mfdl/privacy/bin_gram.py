@@ -90,9 +90,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
         `structured_gram` for an encoder with structure.
     """
     if bins > MAX_BINS:
-        raise UnsupportedMechanism(
-            f"M of balls-in-bins is an array of bins x bins, up to {MAX_BINS} bins, got {bins:,}."
-        )
+        raise UnsupportedMechanism(f"M of balls-in-bins is of bins x bins, up to {MAX_BINS} bins, got {bins:,}.")
     causal = algorithm.noise.causal
     if not is_product(algorithm.noise):
         return functools.reduce(np.maximum, (_norm_gram(A, bins) for A in _block_norms(algorithm.noise, victims)))
@@ -210,7 +208,6 @@ class ProductBound:
     def from_draws(
         N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1
     ) -> ProductBound:
-        """Args: N: None where noise is fresh; draws: d of each draw."""
         largest = 1.0 if N is None else float(N.diagonal().max()) * UP
         top = max(float(draws.max(initial=0.0)), FAINTEST * largest)
         share = np.maximum(draws / top, FAINTEST)

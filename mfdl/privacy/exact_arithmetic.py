@@ -39,12 +39,7 @@ LEAST = 2.0**-1074
 def rank_and_outside(
     B: NDArray[Any], A: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
-    """(rank of B, for each column of A whether it lies outside the range of B), of the floats or what they stand for.
-
-    >>> third = np.array([[1 / 3, 0.1], [1.0, 0.3]])  # neither float is the fraction that it stands for
-    >>> rank_and_outside(third[:, :1], third)
-    (1, array([False,  True]))
-    """
+    """(rank of B, for each column of A whether it lies outside the range of B), of floats or what they stand for."""
     ranges = [outside_range(residues(B, p, stand_for), residues(A, p, stand_for), p) for p in PRIMES]
     return max(rank for rank, _ in ranges), np.logical_or(ranges[0][1], ranges[1][1])
 
@@ -65,11 +60,7 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
 
 
 def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
-    """The rows of B that are no combination of rows above them, in their order.
-
-    >>> independent_rows(np.array([[0.0, 0.0], [0.5, 1.0], [1.5, 3.0], [0.5, 0.0]])).tolist()
-    [1, 3]
-    """
+    """The rows of B that are no combination of rows above them, in their order."""
     by_prime = [pivots(residues(B.T, prime, stand_for), prime).tolist() for prime in PRIMES]
     # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
     return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)  # exact: indices
@@ -113,7 +104,6 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
 
 
 def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> Table:
-    """An array of floats or Fractions, or the fractions that floats stand for, modulo an odd prime."""
     if matrix.dtype == object:
         fractions = [_residue(f, prime) for f in matrix.ravel().tolist()]
         return np.array(fractions, dtype=np.int64).reshape(matrix.shape)
@@ -169,7 +159,6 @@ def gram_of_noise(noise: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 
 
 def _gram(noise: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Midpoints of the intervals as floats, and how far the ends are from these."""
     try:
         encoder = flint.arb_mat(len(noise), len(noise), noise.ravel().tolist()).inv()
     except ZeroDivisionError:  # too few bits to tell its pivots from 0

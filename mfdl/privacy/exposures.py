@@ -49,8 +49,7 @@ NOT_PROVEN = (
     "A and B do not say at which models gradients are taken, so nothing proves the number for adaptive gradients; "
     "View(A, B, models=(M_G, M_Z), row_steps=...) does where every model is a combination of rows seen before"
 )
-
-
+COMPUTED = "the losses were computed"
 GIVEN_NOT_PROVEN = (
     "some of the given models is not a combination of rows seen before its gradient, so nothing proves the number for "
     "adaptive gradients; give the rows that show it, or account the algorithm under a trust model"
@@ -90,8 +89,7 @@ class Exposures(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        """Raises: InvalidInput: these are not the answer to this question."""
+    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None: ...
 
     @abc.abstractmethod
     def refuse(self, **given: Any) -> None:
@@ -144,7 +142,6 @@ def public_exposures(
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> PublicExposures:
-    """The accountant of public patterns; see `sensitivity_by_victim`."""
     q = privacy
     require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
     gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is reported before any work
@@ -167,28 +164,20 @@ def public_exposures(
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
     """Refuses losses of another question; any release, if the question names none."""
     q = privacy
-    wanted = Fingerprint.from_question(
-        algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners
-    )
+    scheme = q.participation_in(algorithm)
+    wanted = Fingerprint.from_question(algorithm, q.trust, scheme, q.release or "", q.unit, q.owners)
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
-            raise InvalidInput(
-                "losses must come from sensitivity_by_victim, which records what they were computed for."
-            )
-        subject = "the losses were computed"
-        if loss.unit != q.unit:
-            subject += f" for unit {loss.unit!r}, not {q.unit!r}:"
-        loss.fingerprint.require(
-            wanted if q.release else dataclasses.replace(wanted, release=loss.release), subject=subject
-        )
+            raise InvalidInput("losses must come from sensitivity_by_victim, which records what they are for.")
+        subject = COMPUTED if loss.unit == q.unit else f"{COMPUTED} for unit {loss.unit!r}, not {q.unit!r}:"
+        other = wanted if q.release else dataclasses.replace(wanted, release=loss.release)
+        loss.fingerprint.require(other, subject=subject)
     if q.unit == "user" and any(loss.lipschitz is not None for loss in losses):
         raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AsGiven(TrustModel):
-    """The trust model of a bare view."""
-
     of_view: View
     name = "matrices"
 
@@ -227,13 +216,10 @@ class ViewExposures(PublicExposures):
         wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None
-            loss.fingerprint.require(
-                dataclasses.replace(wanted, release=loss.release), subject="the losses were computed"
-            )
+            loss.fingerprint.require(dataclasses.replace(wanted, release=loss.release), subject=COMPUTED)
 
 
 def view_exposures(view: View, privacy: Privacy, *, victims: Sequence[Victim] | None = None) -> ViewExposures:
-    """The accountant of matrices; see `view_losses`."""
     q = privacy_of_view(view, privacy)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
@@ -243,10 +229,8 @@ def view_exposures(view: View, privacy: Privacy, *, victims: Sequence[Victim] | 
     scheme.require_public()
     require_unit(q.unit, scheme)
     losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit, owners=q.owners)
-    fingerprint = view_fingerprint(view, q)
-    return ViewExposures(
-        tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
-    )
+    wanted = view_fingerprint(view, q)
+    return ViewExposures(tuple(loss.answering(dataclasses.replace(wanted, release=loss.release)) for loss in losses))
 
 
 def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
@@ -342,8 +326,6 @@ def view_losses(
 
 
 def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensitivity:
-    """The loss of a function of the source, whose numbers bound those that are larger or not proven."""
-
     def least(number: Sensitivity, bound: Sensitivity) -> Sensitivity:
         if number.squared <= bound.squared:
             return number

@@ -11,27 +11,26 @@ normal density and M the Mills ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) e
 
 since e^epsilon phi(b) = phi(a). Nothing overflows, and D is taken in the form that does not cancel:
 
-- a >= 30: expand e^(-t^2/2) in D = int_0^oo e^(-a t) (1 - e^(-mu t)) e^(-t^2/2) dt. The series alternates
-  and its remainder is below the first term left out: with 8 terms, 9e-17 of D.
-- a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most
-  (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17; K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below
-  3e-15 of D (its value for a = -1/2, mu = 1).
-- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over
-  [a, a + mu], and 0 <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
-- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the
-  1e-14 of a^2/2 = 5e19 that `gaussian.log_delta_from_mu` states.
-- a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x
-  >= 1 / (x + sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the
-  complement 1 - delta = phi(a) (M(-a) + M(b)), a sum of positive terms.
+- a >= 30: expand e^(-t^2/2) in D = int_0^oo e^(-a t) (1 - e^(-mu t)) e^(-t^2/2) dt. The series alternates and its
+  remainder is below the first term left out: with 8 terms, 9e-17 of D.
+- a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17;
+  K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below 3e-15 of D (its value for a = -1/2, mu = 1).
+- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over [a, a + mu], and 0
+  <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
+- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the 1e-14 of
+  a^2/2 = 5e19 that `gaussian.log_delta_from_mu` states.
+- a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x >= 1 / (x +
+  sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the complement 1 - delta =
+  phi(a) (M(-a) + M(b)), a sum of positive terms.
 
 Error budget, on the scale of log delta (u = 2^-53):
 
-- erfcx is taken to be within 1e-14 (measured: 9e-16; a test holds it to 2e-15). The worst amplification is
-  that of K at x = 31, x^2 + 2 < 1000: 1e-11. With the remainders above: `_KERNEL_ERROR` = 2e-11.
-- a is computed within u (epsilon/mu + |a|), mu and b = a + mu staying exact, and
-  0 <= -d log delta / d a = a + E[t] <= M(a)/K(a) <= max(a, 0) + 1.26, where E is the mean under the
-  integrand of D (its weight (1 - e^(-mu t))/t falls with t, so E[t] is largest as mu -> 0, and at a = 0 it
-  is M(0)/K(0) = 1.2533). The rounding of b changes M(b) by less than u, as x K(x) <= M(x).
+- erfcx is taken to be within 1e-14 (measured: 9e-16; a test holds it to 2e-15). The worst amplification is that of K at
+  x = 31, x^2 + 2 < 1000: 1e-11. With the remainders above: `_KERNEL_ERROR` = 2e-11.
+- a is computed within u (epsilon/mu + |a|), mu and b = a + mu staying exact, and 0 <= -d log delta / d a = a + E[t] <=
+  M(a)/K(a) <= max(a, 0) + 1.26, where E is the mean under the integrand of D (its weight (1 - e^(-mu t))/t falls with
+  t, so E[t] is largest as mu -> 0, and at a = 0 it is M(0)/K(0) = 1.2533). The rounding of b changes M(b) by less than
+  u, as x K(x) <= M(x).
 - rounding of -a^2/2 - log sqrt(2 pi) + log D: 4 u (a^2/2 + 1 + |log D|).
 
 The sum, called slack, is added to the computed log delta. So the value returned is at least the true one,
@@ -59,9 +58,6 @@ ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 _SMALLEST = math.ulp(0.0)
 
 
-# ---- delta, epsilon and mu -------------------------------------------------------------------------------
-
-
 def log_delta_from_mu(mu: float, epsilon: float) -> float:
     """log delta(epsilon) <= 0 of a mu-GDP mechanism, rounded up; it does not underflow.
 
@@ -87,8 +83,8 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     >>> delta_from_mu(0.0, 1.0), delta_from_mu(float("inf"), 1.0)
     (0.0, 1.0)
 
-    Guarantees: never below the true value, so never 0 when the true value is positive (below 1e-323 it is the smallest
-        float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
+    Guarantees: never below the true value, so never 0 when the true value is positive. Above it by a relative 1e-9 at
+        most when mu <= 1e5 and delta >= 1e-300.
     """
     log_delta = log_delta_from_mu(mu, epsilon)
     if log_delta == -math.inf:
@@ -111,7 +107,6 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def _least_epsilon(mu: float, target: float) -> float:
-    """The smallest epsilon at which log delta is at most `target`, for finite mu > 0."""
     if log_delta_upper_bound(mu, 0.0) <= target:
         return 0.0
     epsilon = mu * (0.5 * mu + math.sqrt(-2 * target))  # a = sqrt(2 log 1/delta): delta <= e^(-a^2/2) / 2
@@ -169,9 +164,6 @@ def _log_rounded_down(delta: float) -> float:
     return math.log(delta) * (1 + 4 * UNIT)
 
 
-# ---- Rényi and composition -------------------------------------------------------------------------------
-
-
 def renyi_epsilon(mu: float, order: float) -> float:
     """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, order >= 1, rounded up."""
     mu = check.non_negative_or_inf(mu=mu)
@@ -224,9 +216,6 @@ def compose(mus: Iterable[float]) -> float:
     return composed
 
 
-# ---- from clipping and noise to mu -----------------------------------------------------------------------
-
-
 def record_shift(adjacency: str, clip_norm: float) -> float:
     """How far one record can move a sum of clipped gradients: clip_norm, or 2 * clip_norm under replace-one.
 
@@ -270,15 +259,8 @@ def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float)
     return _rounded_up(Fraction(sensitivity) * Fraction(record_shift) / Fraction(noise_std))
 
 
-# ---- rounding and checks ---------------------------------------------------------------------------------
-
-
 def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:
-    """noise_std / (clip_norm * sensitivity), rounded down; 0 where the sensitivity is infinite.
-
-    >>> noise_multiplier(3.0, 1.0, 1.5), noise_multiplier(3.0, 1.0, float("inf"))
-    (1.9999999999999996, 0.0)
-    """
+    """noise_std / (clip_norm * sensitivity), rounded down; 0 where the sensitivity is infinite."""
     mu = mu_from_noise_std(sensitivity, check.positive(clip_norm=clip_norm), noise_std)
     if mu == 0:
         raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
@@ -292,7 +274,6 @@ def _next_up(number: float, steps: int = 1) -> float:
 
 
 def _rounded_up(exact: Fraction) -> float:
-    """The smallest float >= exact."""
     try:
         nearest = float(exact)
     except OverflowError:
@@ -325,24 +306,20 @@ _SQRT_HALF, _SQRT_HALF_PI = math.sqrt(0.5), math.sqrt(0.5 * math.pi)
 
 def log_delta_upper_bound(mu: float, epsilon: float) -> float:
     """log delta plus its slack for 0 < mu < inf and 0 <= epsilon < inf (module head)."""
-    quotient = epsilon / mu
-    a = quotient - 0.5 * mu
+    ratio = epsilon / mu
+    a = ratio - 0.5 * mu
     if a > _TAIL_FROM:  # a^2 may overflow; delta < e^(-a^2/2), with a taken from below, and at least 0
-        smaller = max(0.0, a - 4 * UNIT * quotient) if quotient < math.inf else 1e308
+        smaller = max(0.0, a - 4 * UNIT * ratio) if ratio < math.inf else 1e308
         return max(-0.5 * smaller * smaller * (1 - 4 * UNIT), -sys.float_info.max)
-    half_square = 0.5 * a * a
+    half = 0.5 * a * a
     if a < 0 and mu >= 1:
-        complement = math.exp(-half_square - _LOG_SQRT_2PI) * (_mills(-a) + _mills(a + mu))
+        complement = math.exp(-half - _LOG_SQRT_2PI) * (_mills(-a) + _mills(a + mu))
         log_delta, log_kernel = math.log1p(-complement), 0.0
     else:
         least = max(mu, _LEAST_MU)
         log_kernel = math.log(mills_difference(a, least)) + math.log(mu / least)  # exact quotient: a power of two
-        log_delta = log_kernel - half_square - _LOG_SQRT_2PI
-    slack = (
-        _KERNEL_ERROR
-        + (max(a, 0.0) + 1.26) * UNIT * (quotient + abs(a))
-        + 4 * UNIT * (half_square + 1 + abs(log_kernel))
-    )
+        log_delta = log_kernel - half - _LOG_SQRT_2PI
+    slack = _KERNEL_ERROR + (max(a, 0.0) + 1.26) * UNIT * (ratio + abs(a)) + 4 * UNIT * (half + 1 + abs(log_kernel))
     return min(0.0, log_delta + slack)
 
 

@@ -84,7 +84,6 @@ class Sensitivity:
 
     @property
     def bound(self) -> str:
-        """ "exact" or "upper"."""
         return "exact" if self.exact else "upper"
 
     @property
@@ -93,7 +92,6 @@ class Sensitivity:
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
     def at_node(self, node: Victim) -> Self:
-        """The same number of another node, without the seconds of a million `dataclasses.replace`."""
         same = object.__new__(type(self))
         same.__dict__.update(self.__dict__, node=node)
         return same
@@ -150,7 +148,6 @@ def sensitivities(
 
 
 def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensitivity:
-    """The Sensitivity of a Gram; no bound where a step leaks."""
     if bound is None:
         step = int(np.argmax(gram.leaks))  # exact: flags
         lower = 0.0 if gram.upper else math.inf
@@ -165,7 +162,6 @@ def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensiti
 
 
 def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:
-    """Bounds on weight ||C g||^2."""
     of_encoder = structured_bound(of.encoder, participation, method)
     upper = of_encoder.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = of_encoder.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)

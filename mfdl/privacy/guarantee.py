@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import check
@@ -113,7 +113,6 @@ class Guarantee(Statement):
             self._set(fingerprint="", seal="", source="; ".join(sources))
 
     def _require_noise(self) -> None:
-        """Refuses a curve of less loss than sensitivity, clipping and noise give."""
         if self.mu is None:
             most = gaussian.noise_multiplier(self.noise_std, self.clip_norm, self.sensitivity)
             if self.noise_multiplier > most:
@@ -127,7 +126,6 @@ class Guarantee(Statement):
                 self._set(curve=dataclasses.replace(self.curve, mu=least))  # type: ignore[call-arg]
 
     def _least_mu(self) -> float:
-        """sensitivity * record_shift / noise_std. Raises: InvalidInput: mu is below it."""
         least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
         if self.mu is not None and self.mu < least * (1 - ROUNDING):
             raise InvalidInput(
@@ -143,9 +141,7 @@ class Guarantee(Statement):
         fields = {name: value for name, value in self._field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
-    def sealed(
-        self, fingerprint: str, *, by_victim: Callable[[], Mapping[str, PrivacyCurve]] | None = None
-    ) -> Guarantee:
+    def sealed(self, fingerprint: str, *, by_victim: Callable[[], dict[str, PrivacyCurve]] | None = None) -> Guarantee:
         """The same as the answer to a question, for the accountant.
 
         Args: by_victim: computes the curve of each victim by label; not part of the statement.
@@ -162,8 +158,6 @@ class Guarantee(Statement):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_by_victim": None}  # which holds the algorithm, and is no data
-
-    # ---- dp-accounting -----------------------------------------------------------------------------------
 
     def dp_event(self, *, public_batches: bool = False) -> AccountedEvent:
         """The guarantee as an event of dp-accounting, which its accountants compose with others, and its conditions.
@@ -192,8 +186,6 @@ class Guarantee(Statement):
         if self.victims:
             return dict(self.victims)
         return {self.victim: self.curve} if self._by_victim is None or not self.seal else dict(self._by_victim())
-
-    # ---- composition -------------------------------------------------------------------------------------
 
     def compose_with(self, other: Guarantee, *, bins: str = "fresh") -> Guarantee:
         """The guarantee of both runs seen together.
@@ -240,8 +232,6 @@ class Guarantee(Statement):
             stated_delta=self.stated_delta,
         )
         return both_runs.sealed(fingerprint) if fingerprint else both_runs
-
-    # ---- files -------------------------------------------------------------------------------------------
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -341,7 +331,6 @@ def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
 
 
 def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
-    """The curve of each victim over both runs; where one run has none of a victim, that of all nodes."""
     if this.mu is None or other.mu is None:
         return ()
     mine, theirs = dict(this.victims), dict(other.victims)
@@ -350,7 +339,6 @@ def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
 
 
 def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
-    """Both in words, in their order; with secret sampling beside it, what public ones released."""
     if this.participation == other.participation and this.mu is not None and other.mu is not None:
         return this.participation
     mixed = (this.mu is None) != (other.mu is None)

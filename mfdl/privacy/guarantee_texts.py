@@ -66,8 +66,6 @@ class Statement(Shown):
     source: str = dataclasses.field(default="", compare=False)
     stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
-    # ---- numbers -----------------------------------------------------------------------------------------
-
     @property
     def mu(self) -> float | None:
         """Gaussian DP parameter, >= 0; inf when there is no guarantee; None where the curve is not Gaussian."""
@@ -92,7 +90,6 @@ class Statement(Shown):
 
     @property
     def noise_multiplier(self) -> float:
-        """noise_std / (clip_norm * sensitivity), rounded down."""
         return self.curve.noise_multiplier
 
     @property
@@ -131,14 +128,11 @@ class Statement(Shown):
         """
         return self.curve.true_positive_rate(false_positive_rate)
 
-    # ---- words -------------------------------------------------------------------------------------------
-
     @property
     def epsilon_in_words(self) -> str:
         return f"epsilon = {rounded_up(self.epsilon(self.stated_delta), 4)} at delta = {self.stated_delta:g}"
 
     def fields(self) -> list[tuple[str, str]]:
-        """Everything that is stated, by name, in words; numbers are rounded up."""
         g = self
         epsilon = g.epsilon_in_words.removeprefix("epsilon = ")
         shift = f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else ""
@@ -195,7 +189,6 @@ class Statement(Shown):
         return self.fields()
 
     def _figure(self) -> Figure | None:
-        """epsilon against delta; None if mu is 0, infinite or undefined."""
         from matplotlib.figure import Figure  # only where a picture is wanted
 
         mu = self.mu
@@ -241,8 +234,6 @@ class Statement(Shown):
         slack = f" (numerical slack {self.tolerance:.1e} included)" if self.mu is not None else ""
         return f"{self.curve.bound_in_words}{slack}"
 
-    # ---- JSON --------------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """JSON values of one shape for every participation; infinity is the text "inf".
 
@@ -264,7 +255,6 @@ class Statement(Shown):
         return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
 
     def _require_derived(self, data: Mapping[str, Any]) -> None:
-        """Refuses numbers that do not follow from the curve."""
         for name, value in self._derived_numbers().items():
             if data[name] != value:
                 raise InvalidInput(
@@ -358,7 +348,6 @@ def checked_victims(given: Any, worst: PrivacyCurve) -> Victims:
 
 
 def mu_in_words(victims: Victims) -> str:
-    """The mu of each victim, those of one budget together."""
     labels_by_mu: dict[str, list[str]] = {}
     for label, curve in victims:
         labels_by_mu.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 
 def _secret_exposures(scheme: type, *question: Any, **options: Any) -> Exposures:
-    """Loads `sampled_exposures` with the first question about secret batches."""
     from .sampled_exposures import SECRET_ACCOUNTANTS
 
     return SECRET_ACCOUNTANTS[scheme](*question, **options)
@@ -77,8 +76,6 @@ class Cells(NamedTuple):
 
 
 class LossTable(Shown):
-    """Losses that have rows, of one attacker or of several."""
-
     @abc.abstractmethod
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]: ...
     @abc.abstractmethod
@@ -236,8 +233,6 @@ class Losses(LossTable):
         gaussian_curve = self.exposures.together.curve(self.privacy, 1.0).mu is not None
         return cast("Figure", self.heatmap(metric="mu" if gaussian_curve else "epsilon").figure)
 
-    # ---- numbers -------------------------------------------------------------------------------------------
-
     @property
     def _trained(self) -> LinearAlgorithm | None:
         return None if isinstance(self.algorithm, View) else self.algorithm
@@ -262,7 +257,6 @@ class Losses(LossTable):
         return self.exposures.together.lipschitz
 
     def curves(self, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> dict[Victim, PrivacyCurve]:
-        """The privacy curve of each victim, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
         curve = functools.cache(lambda loss: loss.curve(self.privacy, noise_std, adaptive=adaptive, tries=tries))
         return {loss.victim: curve(loss) for loss in self.sensitivities}
@@ -330,15 +324,16 @@ class Losses(LossTable):
         self.exposures.refuse(noise_multiplier=noise_multiplier)
         require_noise(noise_std, noise_multiplier)
         if noise_std is not None:
-            return check.non_negative(noise_std=noise_std)
+            return float(noise_std)
         worst = self.exposures.together.number(adaptive=self.exposures.adaptive)
         if math.isinf(worst.squared):
             raise InvalidInput(
                 "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite "
                 "sensitivity; give noise_std."
             )
-        multiplier = check.non_negative(noise_multiplier=noise_multiplier)
-        return gaussian.noise_std(multiplier, worst.value, self.privacy.record_shift)
+        return gaussian.noise_std(
+            check.non_negative(noise_multiplier=noise_multiplier), worst.value, self.privacy.record_shift
+        )
 
     def _require_finite(self, worst: VictimSensitivity) -> None:
         if not math.isinf(worst.sensitivity(adaptive=self.exposures.adaptive)):
@@ -423,8 +418,6 @@ class Losses(LossTable):
             dataclasses.replace(loss.fingerprint, release=loss.release).text,
             by_victim=(lambda: by_label(labels, curves())) if everybody else None,
         )
-
-    # ---- tables and pictures -------------------------------------------------------------------------------
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each victim: both squared sensitivities, what they are, and where the second comes from."""

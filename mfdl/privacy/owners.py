@@ -82,14 +82,11 @@ class Owners:
         return list(itertools.combinations(nodes, size)) if size > 1 else []
 
     def covers(self, other: Owners) -> bool:
-        """Whether a guarantee for these owners is one for the others."""
         if self.same_steps and not other.same_steps and other.shared:
             return False
         if other.most > self.most:
             return False
-        return all(
-            len(group) <= self.most or any(set(group) <= set(mine) for mine in self.groups) for group in other.groups
-        )
+        return all(len(group) <= self.most or any(map(set(group).issubset, self.groups)) for group in other.groups)
 
     def describe(self) -> str:
         """The groups in words, by node index; more than a few by their number."""
@@ -104,7 +101,6 @@ class Owners:
 
     @classmethod
     def from_dict(cls, data: Any) -> Owners:
-        """The inverse."""
         if not isinstance(data, dict) or set(data) != {"most", "groups", "same_steps"}:
             raise InvalidInput(f"owners must have the fields most, groups and same_steps, got {check.brief(data)}.")
         return cls(data["groups"] or data["most"], same_steps=data["same_steps"])
@@ -147,13 +143,11 @@ def require_unshared(owners: Owners, victims: Iterable[Any] | None, sampling: st
 
 
 def within(groups: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups all of whose nodes are among these."""
     inside = set(nodes)
     return [group for group in groups if inside.issuperset(group)]
 
 
 def in_order(victims: Iterable[Victim]) -> list[Victim]:
-    """Nodes, then groups."""
     distinct = set(victims)
     if all(type(victim) is int for victim in distinct):
         return sorted(distinct)  # exact: nodes
@@ -161,11 +155,7 @@ def in_order(victims: Iterable[Victim]) -> list[Victim]:
 
 
 def victim_name(victim: Victim, labels: Sequence[Hashable]) -> str:
-    """The label of a node; those of several joined.
-
-    >>> victim_name(1, "abc"), victim_name((0, 2), "abc")
-    ('b', 'a and c')
-    """
+    """The label of a node; those of several joined by "and"."""
     return " and ".join(str(labels[u]) for u in victim_nodes(victim))
 
 

@@ -43,8 +43,7 @@ OF_DOORS = {
     **dict.fromkeys(("victim", "victims"), "mfdl.losses"),
 }
 """Keywords of the functions that take a privacy."""
-MAX_RATIO = 1e6
-"""Of the largest budget to the least: a share of noise fainter than that could pass for rounding."""
+MAX_RATIO = 1e6  # of the largest budget to the least: a share of noise fainter than that could pass for rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +103,6 @@ class Privacy:
         object.__setattr__(self, "owners", Owners.from_value(self.owners))
 
     def require_only(self, allowed: Collection[str], who: str) -> None:
-        """Refuses a field that is not among those allowed and differs from its default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             default = Owners() if field.name == "owners" else field.default
@@ -238,13 +236,11 @@ class Fingerprint:
         unit: str,
         owners: Owners | None = None,
     ) -> Fingerprint:
-        """Cost: no n x n work for shipped trust models."""
         scheme = participation_hash(participation, owners)
         return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        """The inverse of `text`."""
         parts = text.split(SEPARATOR) if isinstance(text, str) else []
         if len(parts) != 5:
             raise InvalidInput(f"a fingerprint must have 5 parts joined by {SEPARATOR!r}, got {text!r}.")
@@ -266,7 +262,6 @@ class Fingerprint:
 
 
 def participation_hash(participation: Participation, owners: Owners | None = None) -> str:
-    """Hash of scheme and parameters, of all patterns where they were listed; and of several owners."""
     scheme = json.dumps(participation.to_dict(), sort_keys=True)
     if owners is None or not owners.shared:
         return short_hash(scheme)

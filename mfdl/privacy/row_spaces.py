@@ -91,7 +91,6 @@ def exact_range(
 
 
 def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool) -> Iterator[_Rows]:
-    """Rows modulo each prime, with columns of noise that tell a rank from larger ones."""
     _, used = _injected(view.algorithm)
     known = int(np.count_nonzero(view.knowledge.known_noise.ravel()[used]))
     width = rank + known + 1 if rank + known + 1 < used.size - known else 0  # else those that are not known are fewer
@@ -120,8 +119,6 @@ def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Field:
-    """Numbers modulo a prime: floats as they are, or as what they stand for."""
-
     prime: int
     stand_for: frozenset[tuple[float, Fraction]] | None = None
 
@@ -214,7 +211,6 @@ class _Messages:
         return cls(messages, models, table(model * released), base, mixed)
 
     def rows(self, seen: NDArray[np.bool_], field: _Field) -> Table:
-        """The messages seen, in the order of time."""
         S, columns = seen.shape[1], self.base.shape[1]
         if not self.residues:
             self.residues.extend((np.empty((seen.size, columns), dtype=np.int64), np.zeros(seen.size, dtype=bool)))
@@ -230,9 +226,7 @@ class _Messages:
 def _gradients(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[flint.nmod_mat], Table, bool]:
     T, n = algorithm.num_steps, algorithm.num_nodes
     if width:
-        base = np.vstack(
-            [np.diag(of_step) for of_step in field.draws("gradient").integers(1, field.prime, size=(T, n))]
-        )
+        base = np.vstack([*map(np.diag, field.draws("gradient").integers(1, field.prime, size=(T, n)))])
     else:
         base = np.eye(T * n, dtype=np.int64)
     return [field.modular(of_step) for of_step in base.reshape(T, n, -1)], base, width > 0
@@ -251,7 +245,6 @@ def _noise(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[
 
 
 def _injected(algorithm: LinearAlgorithm) -> tuple[FloatArray, NDArray[np.intp]]:
-    """(N of each step, shape (T, slots, used), without columns of base noise that are not used; those that are)."""
     if algorithm not in _NOISE:
         N = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
         used = np.flatnonzero(N.any(axis=0))
@@ -285,7 +278,6 @@ class _Rows:
     def from_view(
         cls, view: AlgorithmView, field: _Field, width: int = 0, *, by_node: bool = False, rounds: slice = slice(None)
     ) -> _Rows:
-        """Args: rounds: whose rows are taken, where single messages are seen."""
         algorithm, knowledge = view.algorithm, view.knowledge
         noise = _Messages.from_algorithm(algorithm, "noise", field, width)
         gradients = _Messages.from_algorithm(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
@@ -327,8 +319,7 @@ class _Rows:
     def span(self, known_gradients: NDArray[np.bool_], steps: int | None = None) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones and of known ones.
 
-        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot. Args:
-        known_gradients: which columns of gradients are known; steps: how many are tested, default all.
+        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
         """
         rows, is_model, done = [self._known_rows()], [np.zeros(len(self.known), dtype=bool)], 0
         begins = [(r, models) for r, models in enumerate(self.models) if models is not None]

@@ -25,35 +25,16 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..participation import EveryStep, Participation
-from ..participation.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampled,
-)
+from ..participation import EveryStep, Participation, sampling
+from ..participation.sampling import Sampled
 from ..progress import Progress
 from ..trust import TrustModel
 from ..trust.view import View
-from . import bin_gram, gaussian
-from .curves import (
-    UP,
-    BallsInBinsGaussian,
-    LeastCurve,
-    MonteCarlo,
-    MonteCarloCurve,
-    PoissonGaussian,
-    PrivacyCurve,
-    ProductGaussian,
-    chain_above,
-    correlations,
-    normalized,
-)
+from . import bin_gram, curves, gaussian
+from .curves import UP, MonteCarlo, PrivacyCurve
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposures import NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
+from .exposures import COMPUTED, NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Privacy, Target
 from .sampled_views import AttackerViews, Exposed, exposed_nodes, require_noise_with_gradients
@@ -178,7 +159,6 @@ class SampledExposures(Exposures, abc.ABC):
         """Sensitivity over time and the curve at noise multiplier 1. Args: gram: None where noise is fresh."""
 
     def _from_steps(self, N: FloatArray) -> FloatArray:
-        """The argument of `_unit` for N over steps."""
         return N
 
     def _losses(self, group: Exposed) -> dict[int, SampledLoss]:
@@ -193,18 +173,10 @@ class SampledExposures(Exposures, abc.ABC):
     def _loss(self, u: int, sensitivity: float, why: str, unit: PrivacyCurve, release: str) -> SampledLoss:
         squared = math.nextafter(sensitivity * sensitivity, math.inf)
         number = Sensitivity(squared, False, (), u, 0.0, 0.0, why, self.rule)
+        attacker = self.privacy.trust.attacker
         return SampledLoss(
-            number,
-            number,
-            adaptive=True,
-            adaptive_by=self.rule,
-            attacker=self.privacy.trust.attacker,
-            release=release,
-            std_per_multiplier=sensitivity,
-            unit_curve=unit,
+            number, number, True, self.rule, attacker, release, std_per_multiplier=sensitivity, unit_curve=unit
         ).answering(self.fingerprint)
-
-    # ---- hidden messages ---------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sizes(self) -> dict[int, float]:
@@ -215,7 +187,6 @@ class SampledExposures(Exposures, abc.ABC):
         return {u: factor for u, (factor, _) in self.exposed.items()}
 
     def _seen(self, loss: SampledLoss, victims: Sequence[int]) -> SampledLoss:
-        """The loss to what the attackers see, at most that to every message."""
         if self.views is None or not set(victims) <= self.views.victims:
             return loss
         if self.views.adaptive:
@@ -240,7 +211,7 @@ class SampledExposures(Exposures, abc.ABC):
             return loss
         if math.isfinite(every_message):
             bounds.append((every_message, loss.unit_curve))
-        sensitivity, curve = LeastCurve.from_bounds(cast("list[tuple[float, LossCurve]]", bounds))
+        sensitivity, curve = curves.LeastCurve.from_bounds(cast("list[tuple[float, LossCurve]]", bounds))
         least = self._loss(loss.node, sensitivity, "", curve, views.release)
         return dataclasses.replace(least, adaptive=adaptive).answering(least.fingerprint)
 
@@ -249,7 +220,7 @@ class SampledExposures(Exposures, abc.ABC):
         return set(self.exposed if self.victims is None else self.victims)
 
     def require(self, algorithm: LinearAlgorithm | View, privacy: Privacy) -> None:
-        self.fingerprint.require(_fingerprint(algorithm, privacy), subject="the losses were computed")
+        self.fingerprint.require(_fingerprint(algorithm, privacy), subject=COMPUTED)
         for name in ("adjacency", "method"):
             if getattr(privacy, name) != getattr(self.privacy, name):
                 raise InvalidInput(
@@ -273,17 +244,13 @@ def _fingerprint(given: LinearAlgorithm | View, privacy: Privacy) -> Fingerprint
 
 
 class PoissonExposures(SampledExposures):
-    """Losses under Poisson sampling: the pair of one step, composed."""
-
     rule, takes_correlated_steps = BY_SAMPLING, False
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
-        return 1.0, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)
+        return 1.0, curves.PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)
 
 
 class BinsExposures(SampledExposures):
-    """Losses under balls-in-bins: the pair of M of the encoders of these victims."""
-
     rule = BY_BINS
 
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
@@ -295,8 +262,10 @@ class BinsExposures(SampledExposures):
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         bins, adjacency = self.scheme.bins, self.privacy.adjacency
         M = np.eye(bins) * self.scheme.epochs if gram is None else gram
-        certified = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency, chain_above(M))
-        unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(M), self.samples)
+        certified = curves.BallsInBinsGaussian(1.0, bins, curves.correlations(M), adjacency, curves.chain_above(M))
+        unit = (
+            certified if self.samples is None else curves.MonteCarloCurve(certified, curves.normalized(M), self.samples)
+        )
         return math.sqrt(float(M.diagonal().max())) * UP, unit
 
 
@@ -312,7 +281,7 @@ class PatternExposures(SampledExposures):
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         """The curve of so many draws at a noise multiplier, and how often it counts: by default Poisson sampling."""
         rate = self.scheme.rate
-        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
+        return curves.PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
         fresh = algorithm.noise.step_factor is not None
@@ -323,7 +292,7 @@ class PatternExposures(SampledExposures):
         drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
-        curve = ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency)
+        curve = curves.ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency)
         return 1.0 if gram is None else math.sqrt(bound.largest) * UP, curve
 
 
@@ -333,7 +302,7 @@ class CyclicPoissonExposures(PatternExposures):
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         sensitivity, curve = super()._unit(gram)
         if gram is None:  # Poisson sampling of as many steps as epochs
-            curve = cast("ProductGaussian", curve).parts[0].at(1.0)
+            curve = cast("curves.ProductGaussian", curve).parts[0].at(1.0)
         return sensitivity, curve
 
 
@@ -341,7 +310,7 @@ class RandomAllocationExposures(PatternExposures):
     product = staticmethod(bin_gram.random_allocation_bound)
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
-        return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
+        return curves.BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
 
 
 class MinSeparationExposures(PatternExposures):
@@ -394,10 +363,8 @@ def secret_accountant(
         chosen = _checked(algorithm, victims)
         attacking = sorted(set(chosen or ()) - set(exposed))
         exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
-        fingerprint, views = _fingerprint(algorithm, privacy), None if drawn else views
-        return exposures(
-            algorithm, privacy, algorithm.participation, exposed, chosen, drawn, views, hidden, fingerprint
-        )
+        scheme, views, wanted = algorithm.participation, None if drawn else views, _fingerprint(algorithm, privacy)
+        return exposures(algorithm, privacy, scheme, exposed, chosen, drawn, views, hidden, wanted)
 
     return account
 
@@ -429,7 +396,6 @@ def _checked(algorithm: LinearAlgorithm, victims: Sequence[int] | None) -> list[
 
 
 def _require_usual(scheme: Participation, privacy: Privacy, methods: Sequence[str]) -> None:
-    """Refuses options that only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(privacy, name) for name in usual if getattr(privacy, name) != usual[name]}
     method = "monte-carlo" if isinstance(privacy.method, MonteCarlo) else privacy.method
@@ -451,20 +417,19 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
     """
     epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-    BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
+    curves.BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
 
     def noise_std(M: FloatArray) -> float:
-        curve = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency)
+        curve = curves.BallsInBinsGaussian(1.0, bins, curves.correlations(M), adjacency)
         return curve.least_multiplier(epsilon, delta) * math.sqrt(float(M.diagonal().max())) * UP
 
     return noise_std
 
 
 SECRET_ACCOUNTANTS: dict[type, Callable[..., SampledExposures]] = {
-    PoissonSampling: secret_accountant(PoissonExposures, fresh=True),
-    BallsInBins: secret_accountant(BinsExposures, samples=True),
-    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
-    RandomAllocation: secret_accountant(RandomAllocationExposures),
-    MinSeparationSampling: secret_accountant(MinSeparationExposures),
+    sampling.PoissonSampling: secret_accountant(PoissonExposures, fresh=True),
+    sampling.BallsInBins: secret_accountant(BinsExposures, samples=True),
+    sampling.CyclicPoisson: secret_accountant(CyclicPoissonExposures),
+    sampling.RandomAllocation: secret_accountant(RandomAllocationExposures),
+    sampling.MinSeparationSampling: secret_accountant(MinSeparationExposures),
 }
-"""The accountants by participation."""

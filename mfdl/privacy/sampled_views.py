@@ -62,7 +62,6 @@ class StepBound:
 
 
 def step_bound(gram: ViewGram, *, adaptive: bool) -> StepBound:
-    """N and lambda of X."""
     T = len(gram.values)
     if T > MAX_STEPS:
         raise UnsupportedMechanism(f"hidden messages are accounted up to {MAX_STEPS:,} steps, got {T:,}.")
@@ -95,7 +94,6 @@ class AttackerViews:
 
     @functools.cached_property
     def adaptive(self) -> bool:
-        """Whether gradients are functions of what each attacker has seen before."""
         return all(is_adaptive(view) for view, _ in self.members)
 
     @property
@@ -112,7 +110,6 @@ class AttackerViews:
         return {u: float(bound.gram.sum()) if math.isfinite(bound.largest) else math.inf for u, bound in bounds}
 
     def bound(self, victims: Sequence[int], *, adaptive: bool) -> StepBound:
-        """The bound of the worst of these victims, over all views of them."""
         bounds = self._bounds(adaptive)
         return functools.reduce(StepBound.worst_with, (bounds[u] for u in victims if u in bounds))
 
@@ -189,7 +186,6 @@ def _joint_factors(view: AlgorithmView, victims: Sequence[int], trust: TrustMode
 
 
 def _node_factors(view: AlgorithmView, victims: Sequence[int], trust: TrustModel) -> list[Factor]:
-    """[Sigma^+]_uu of noise that is fresh in every step."""
     grams, factors = injection_bound(view, victims), list[Factor]()
     assert grams is not None
     for u, gram in zip(victims, grams, strict=True):

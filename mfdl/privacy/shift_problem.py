@@ -229,7 +229,6 @@ class System:
         return bool(self.exposed[self.step_rounds[steps], victim].any())
 
     def sources(self, columns: Sequence[tuple[int, NDArray[np.int64]]]) -> FloatArray:
-        """(R, n, B) the victims' sources eta_t / m_u, rounded up."""
         source = np.zeros((self.problem.num_rounds, self.problem.num_nodes, len(columns)))
         for k, (u, steps) in enumerate(columns):
             rounds = self.step_rounds[steps]
@@ -270,7 +269,6 @@ class System:
 
 
 def _stacked(operators: list[Any]) -> Any:
-    """Dense matrices as one array (R, n, n), of no memory of its own where they are one, while that is small."""
     first = operators[0]
     if all(W is first for W in operators):
         return operators if issparse(first) else np.broadcast_to(first, (len(operators), *first.shape))
@@ -331,7 +329,6 @@ PERIODS = 3
 
 
 def worst_patterns(problem: ShiftProblem, patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Patterns whose bounds are at least those of all the given ones."""
     ordered = [tuple(sorted(pattern)) for pattern in patterns]
     labels, at_end = _labels(problem), problem.pinned[-1]
     steps = np.flatnonzero(problem.step_of_round >= 0)
@@ -369,7 +366,6 @@ class ShortRun:
 
     @classmethod
     def from_problem(cls, problem: ShiftProblem, columns: list[tuple[int, NDArray[np.int64]]]) -> ShortRun | None:
-        """None for a run that hardly repeats itself, or has noise correlated in time."""
         R, steps, rounds = problem.num_rounds, problem.step_of_round, np.flatnonzero(problem.step_of_round >= 0)
         if problem.noise_gram is not None or len(columns[0][1]) < 2:
             return None
@@ -399,9 +395,8 @@ class ShortRun:
             noise_weights=None if weights is None else weights[left],
             present=problem.present[left],
         )
-        return cls(
-            short, [(u, numbers[j[keep]]) for (u, _), j in zip(columns, joined, strict=True)], first, period, repeats
-        )
+        columns = [(u, numbers[j[keep]]) for (u, _), j in zip(columns, joined, strict=True)]
+        return cls(short, columns, first, period, repeats)
 
     def stretched(self, shifts: FloatArray) -> FloatArray:
         middle = np.tile(shifts[self.first - self.period : self.first], (self.repeats, 1, 1))

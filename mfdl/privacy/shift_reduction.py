@@ -30,6 +30,7 @@ from .forms.base import gradients_enter, is_plain_gossip
 from .forms.separable import SINGULAR, injected_inflation
 from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, products
 
+Columns = list[tuple[int, NDArray[np.int64]]]  # victims and their steps
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
 UP = 1 + 8 * UNIT  # of 1 / s^2: more than its own rounding
@@ -61,10 +62,10 @@ class ShiftBound:
 
     @property
     def converged(self) -> bool:
-        """Whether every relative gap is at most 1e-4."""
         return bool((self.relative_gap <= CONVERGED_GAP).all())
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a value that overflows is returned as inf
 def solve(
     problem: ShiftProblem,
     victims: Sequence[int],
@@ -81,11 +82,8 @@ def solve(
     correlated in time, and holds by itself otherwise.
 
     Args:
-        patterns: for each pattern the steps in which the record takes part.
         iterations: most iterations per group of columns; 0 returns the value in which every noisy node absorbs all.
-        tolerance: columns whose relative gap is at most this are finished; default 1e-9, and 1e-6 for noise correlated
-            in time.
-        return_shifts: also return the point; V P R n numbers.
+        tolerance: relative gap at which a column is finished; default 1e-9, and 1e-6 for noise correlated in time.
 
     Guarantees: never below the optimum of the program, whatever the solver did. inf where a difference would be seen
         without noise.
@@ -94,23 +92,9 @@ def solve(
         numbers.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
-    tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)
-    columns = _columns(problem, victims, patterns)
-    with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
-        return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
-
-
-def _solve(
-    problem: ShiftProblem,
-    columns: list[tuple[int, NDArray[np.int64]]],
-    shape: tuple[int, int],
-    iterations: int,
-    tolerance: float | None,
-    return_shifts: bool,
-) -> ShiftBound:
-    system = System(problem)
-    if tolerance is None:
-        tolerance = 1e-9 if system.cost.matrix is None else 1e-6
+    usual = 1e-9 if (system := System(problem)).cost.matrix is None else 1e-6
+    tolerance = usual if tolerance is None else check.non_negative(tolerance=tolerance)
+    columns, shape = _columns(problem, victims, patterns), (len(victims), len(patterns))
     value = np.full(len(columns), math.inf)
     lower = np.full(len(columns), math.inf)
     shifts = np.zeros((len(columns), problem.num_rounds, problem.num_nodes)) if return_shifts else None
@@ -131,10 +115,7 @@ def _solve(
     )
 
 
-def _columns(
-    problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]
-) -> list[tuple[int, NDArray[np.int64]]]:
-    """(victim, steps), victims first."""
+def _columns(problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]) -> Columns:
     nodes = [check.integer_at_least(0, victim=u) for u in victims]
     if any(u >= problem.num_nodes for u in nodes):
         raise InvalidInput(f"victim must be a node index below {problem.num_nodes}, got {max(nodes)}.")
@@ -151,7 +132,6 @@ def _columns(
 
 
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
-    """L of each step, checked, shape (T,)."""
     try:
         given = np.asarray(lipschitz)
         if given.dtype.kind not in "fiu":
@@ -258,10 +238,7 @@ class ShiftMinimum:
         return (self.lower[columns] >= (1 - tolerance) * value) | ~np.isfinite(value)
 
 
-def _minimum(
-    system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
-) -> ShiftMinimum:
-    """One that repeats itself starts from where a short one ends."""
+def _minimum(system: System, columns: Columns, iterations: int, tolerance: float) -> ShiftMinimum:
     short, start = ShortRun.from_problem(system.problem, columns) if iterations else None, None
     if short is not None:
         alike = System(short.problem)
@@ -371,7 +348,6 @@ def _feasible_prices(system: System, gradient: FloatArray, shifts: FloatArray) -
 
 
 def _gradient(system: System, absorbed: FloatArray) -> FloatArray:
-    """Half the derivative of the cost by a, (R, n, B)."""
     if system.cost.matrix is None:
         return absorbed * system.curvature[:, :, None]
     g = np.zeros_like(absorbed)

@@ -79,7 +79,6 @@ THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
 MOST_SHOWN = ("not applicable", "none", "average", "all")
-ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 _RULES = {
     ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is the one for the
         same attackers if they see every message. For plain gossip whose local maps have a public Lipschitz constant,
@@ -123,7 +122,6 @@ class VictimSensitivity:
 
     @property
     def node(self) -> int:
-        """The victim, for records that one node holds."""
         assert isinstance(self.victim, int)
         return self.victim
 
@@ -153,21 +151,17 @@ class VictimSensitivity:
         return self.adaptive_sensitivity if wanted else self.non_adaptive_sensitivity
 
     def for_gradients(self, *, adaptive: bool) -> VictimSensitivity:
-        """The loss with the number for these gradients: here it holds both."""
         return self
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
-        """The Gaussian DP parameter, rounded up; inf without noise."""
         return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)
 
     def answering(self, fingerprint: Fingerprint | None) -> Self:
-        """A copy with this fingerprint, for the accountant."""
         answer = object.__new__(type(self))  # of a million victims `copy.copy` takes ten times as long
         answer.__dict__.update(self.__dict__, fingerprint=fingerprint)
         return answer
 
     def raised_to(self, largest: Sensitivity, *, adaptive: bool = True) -> Self:
-        """The same with a number that ties with its own; see `Sensitivity.raised_to`."""
         number = self.number(adaptive=adaptive).raised_to(largest)
         if number is self.number(adaptive=adaptive):
             return self
@@ -176,13 +170,10 @@ class VictimSensitivity:
         raised = dataclasses.replace(self, non_adaptive_sensitivity=fixed, adaptive_sensitivity=in_training)
         return raised.answering(self.fingerprint)
 
-    # ---- what noise makes of it ----------------------------------------------------------------------------------
-
     retry_step = 2.0**-52
     """By what share calibration adds noise where the target is still missed: here by rounding only."""
 
     def sensitivity(self, *, adaptive: bool = True) -> float:
-        """The L2 sensitivity per unit record shift and unit noise, rounded up; may be inf."""
         return self.number(adaptive=adaptive).value
 
     def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
@@ -193,7 +184,6 @@ class VictimSensitivity:
         return Gaussian(mu, privacy.adjacency, self.number(adaptive=adaptive).bound)
 
     def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
-        """The least standard deviation that meets a target, but for rounding."""
         return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), privacy.record_shift)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
@@ -236,10 +226,6 @@ def worst_loss(losses: Sequence[VictimSensitivity], *, adaptive: bool = True) ->
     return losses[first_largest([number.squared for number in numbers])].raised_to(largest, adaptive=adaptive)
 
 
-def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
-    return worst_loss(losses).adaptive_sensitivity
-
-
 ADDED = "sum over the owners"
 MOST_ENTRIES = 2**26  # of joint Grams at a time: half a gigabyte, and as much for their errors
 JointGrams = Callable[[Sequence[Group]], Mapping[Group, ViewGram | Blocks]]
@@ -252,8 +238,6 @@ WHY_ADDED = (
 
 @dataclasses.dataclass(frozen=True)
 class JointConditions:
-    """The conditions for a record of several owners: `same_steps` of `Owners`, method "exact" or "certified"."""
-
     scheme: Participation
     same_steps: bool
     method: str
@@ -360,9 +344,7 @@ def _block_sums(
     }
 
 
-def _sum(
-    group: Group, values: Sequence[Sensitivity], of: Sequence[ViewGram], conditions: JointConditions
-) -> Sensitivity:
+def _sum(group: Group, values: list[Sensitivity], of: Sequence[ViewGram], conditions: JointConditions) -> Sensitivity:
     T, same_steps = conditions.scheme.num_steps, conditions.same_steps
     patterns = [value.pattern for value in values]
     if same_steps:

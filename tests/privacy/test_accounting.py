@@ -7,7 +7,6 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from _guarantees import guarantees
 from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st
 
@@ -17,7 +16,7 @@ from mfdl.participation import Single
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_sensitivity import worst_adaptive
+from mfdl.privacy.victim_sensitivity import worst_loss
 from mfdl.testing import clear_rank, gossip_matrices, integer_views, node_columns, pinv_gram
 
 MH = gossip.metropolis_hastings
@@ -26,11 +25,8 @@ FEW = 25
 
 
 def squared(algorithm, model, *, victims=None, release=None, scheme=None, method="exact"):
-    """Node -> sensitivity squared."""
-    losses = sensitivity_by_victim(
-        algorithm, model, victims=victims, participation=scheme, release=release, method=method
-    )
-    return {loss.victim: loss.sensitivity_squared for loss in losses}
+    options = {"victims": victims, "participation": scheme, "release": release, "method": method}
+    return {loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, model, **options)}
 
 
 def never_below(larger, smaller):
@@ -65,7 +61,6 @@ def clear(algorithm, model, release=None):
     return not victims or clear_rank(member.view(algorithm, victims[0], release=release).dense_noise())
 
 
-# ---- more seen, more known -----------------------------------------------------------------------------------------
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_more_seen_and_more_known_never_less_loss(algorithm, data):
     R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
@@ -87,12 +82,10 @@ def test_more_seen_and_more_known_never_less_loss(algorithm, data):
 
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_who_sees_more_by_name_never_loses_less(algorithm, data):
-    """More attackers, all messages for an average or none, more models released."""
     releases = ("none", "average", "all")
     release = data.draw(st.sampled_from(releases))
-    attackers = data.draw(st.permutations(range(algorithm.num_nodes)))[
-        : data.draw(st.integers(1, algorithm.num_nodes - 1))
-    ]
+    n = algorithm.num_nodes
+    attackers = data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, n - 1))]
     model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()]))
     less, more = data.draw(
         st.sampled_from(
@@ -152,7 +145,6 @@ def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
     never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Eavesdropper()))
 
 
-# ---- more steps, less noise ----------------------------------------------------------------------------------------
 @given(FEW, kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
 def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
@@ -184,7 +176,6 @@ def test_more_participation_never_less_loss(algorithm, attacker):
     never_below(always, twice)
 
 
-# ---- data processing and joint releases ----------------------------------------------------------------------------
 def value(A, B):
     T = A.shape[1]
     (sensitivity,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
@@ -214,7 +205,6 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
     assert value(np.vstack([A, A]), np.vstack([B, B])) == pytest.approx(joint, rel=3e-6)  # the same twice is once
 
 
-# ---- exact and certified -------------------------------------------------------------------------------------------
 @given(FEW, algorithm=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
@@ -224,7 +214,6 @@ def test_exact_is_never_above_certified(algorithm, data):
     never_below(certified, exact)
 
 
-# ---- Florentine families, attacker 0, uniform gossip, ten steps ----------------------------------------------------
 FLORENTINE = {
     1: 9.3985964, 2: 0.1300925, 3: 0.0603585, 4: 0.1591753, 5: 0.3324859, 6: 0.5089556, 7: 0.5363897, 8: 0.4365077,
     9: 0.4559212, 10: 0.1278732, 11: 0.0647522, 12: 0.2517728, 13: 0.0676243, 14: 0.0212464,
@@ -258,7 +247,6 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
         assert min(released.values()) < expected < max(released.values())
 
 
-# ---- what comes out ------------------------------------------------------------------------------------------------
 RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
 
 
@@ -268,7 +256,7 @@ def test_every_victim_has_two_numbers():
     for loss in losses:
         assert loss.sensitivity_squared <= loss.adaptive_sensitivity_squared == pytest.approx(2)
         assert (loss.adaptive, loss.adaptive_by, loss.release) == (False, "all messages seen", "all")
-    worst = worst_adaptive(losses)
+    worst = worst_loss(losses).adaptive_sensitivity
     assert worst.squared == max(loss.adaptive_sensitivity_squared for loss in losses)
     assert worst.form == "all messages seen"
 
@@ -282,41 +270,8 @@ def test_victims_that_are_asked_for():
     refuses("no victim is left", lambda: sensitivity_by_victim(RING, trust.PNDP(range(6))))
     with pytest.raises(InvalidInput, match="no victim is left"):
         account(RING, Privacy(trust.Colluding(tuple(range(6))), **ZERO_OUT), noise_std=1.0)
-    both = {
-        loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
-    }
+    both = squared(RING, trust.PNDP([0]), victims=[0, 1])
     assert both[0] == math.inf > both[1]
-
-
-def test_participation_must_fit():
-    with pytest.raises(InvalidInput, match="must have the mechanism's 4 steps"):
-        sensitivity_by_victim(RING, trust.PNDP([0]), participation=EveryStep(5))
-
-
-def test_a_guarantee_says_what_it_covers():
-    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none")
-    common = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
-    plain, training = (guarantees(RING, losses, adaptive=adaptive, **common) for adaptive in (False, True))
-    for loss, fixed, adaptive_loss in zip(losses, plain, training, strict=True):
-        assert (fixed.adaptive, adaptive_loss.adaptive) == (False, True)
-        assert fixed.mu == pytest.approx(math.sqrt(loss.sensitivity_squared), rel=1e-9)  # 2 C / nu = 1
-        assert adaptive_loss.mu == pytest.approx(math.sqrt(loss.adaptive_sensitivity_squared), rel=1e-9)
-        assert fixed.victim == adaptive_loss.victim == str(loss.victim)
-        assert fixed.release == "none"
-        assert (fixed.bound, adaptive_loss.bound) == ("exact", "upper")
-        assert fixed.mu < adaptive_loss.mu
-    assert "non-adaptive only" in str(plain[0])
-    ldp = sensitivity_by_victim(RING, trust.LDP())
-    for guarantee in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
-        assert (guarantee.adaptive, guarantee.bound) == (True, "exact")  # it holds for both
-
-
-def test_coalitions_take_the_worst_of_both_numbers():
-    algorithm = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
-    singles = [squared(algorithm, trust.Colluding((i,))) for i in range(4)]
-    worst = squared(algorithm, trust.Coalitions(1))
-    for u in range(4):
-        assert worst[u] == max(losses[u] for losses in singles if u in losses)
 
 
 def test_infinite_loss_is_a_value():
@@ -329,16 +284,12 @@ def test_infinite_loss_is_a_value():
     assert (guarantee.mu, dataclasses.replace(guarantee, adaptive=False).mu) == (math.inf, math.inf)
 
 
-# ---- what is hidden is read off the masks ----------------------------------------------------------------------------
 def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
     seen = np.arange(5) == 1
     model_of_masks = trust.TrustModel.from_masks(seen=seen, release="not applicable")
     default = trust.TrustModel.from_masks(seen=seen)
-    values = [
-        [loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, model)]
-        for model in (model_of_masks, default)
-    ]
+    values = [list(squared(algorithm, model).values()) for model in (model_of_masks, default)]
     assert_allclose(values[0], values[1])
     assert min(values[0]) > 0
 
@@ -352,7 +303,6 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
     assert loss.adaptive_sensitivity_squared >= 1
 
 
-# ---- messages that are never sent ------------------------------------------------------------------------------------
 @st.composite
 def views_of_zip_dl(draw):
     """(algorithm, trust model, release): any messages seen, those never sent included, or averages of them."""
@@ -406,14 +356,11 @@ def test_where_all_messages_give_the_models_releasing_them_changes_nothing(relea
     for algorithm in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)):
         sensitivities = sensitivity_by_victim(algorithm, trust.PNDP([0]), release=release)
         default = sensitivity_by_victim(algorithm, trust.PNDP([0]))
-        assert_allclose(
-            *[[x.adaptive_sensitivity_squared for x in losses] for losses in (sensitivities, default)], rtol=1e-12
-        )
+        adaptive = [[loss.adaptive_sensitivity_squared for loss in losses] for losses in (sensitivities, default)]
+        assert_allclose(*adaptive, rtol=1e-12)
 
 
 def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
-    """On four nodes without the edge {2, 3} every pair but that one sees all messages; that one gets the models."""
-
     class Pairs(TrustModel):
         name = "pairs"
 

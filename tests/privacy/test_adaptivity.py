@@ -7,7 +7,6 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
-from numpy.testing import assert_allclose
 from scipy.stats import norm
 from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
@@ -16,7 +15,7 @@ from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
-from mfdl.privacy.victim_sensitivity import is_adaptive, worst_adaptive
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.testing import gossip_messages, rows_span, view_cases
 
 MH = gossip.metropolis_hastings
@@ -35,7 +34,6 @@ BUILDERS = {
 ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.FullCollusion()]
 
 
-# ---- the row-space test --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_all_messages_seen_is_adaptive(name, model):
@@ -65,38 +63,6 @@ def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
     assert is_adaptive(model.view(first, 1, release="none"))
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_pndp_is_adaptive_only_where_everything_is_seen(name):
-    on_path = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
-    complete = BUILDERS[name](Dynamics(MH("complete:n=4")), SCHEME)
-    for release in ("none", "all"):  # released models come too late for earlier gradients
-        assert not is_adaptive(trust.PNDP([0]).view(on_path, 2, release=release))
-        if name != "muffliato":  # in its second round, 1 hears what 3 said in the first
-            assert not is_adaptive(trust.PNDP([1]).view(on_path, 2, release=release))
-        if not name.startswith(("zip-dl", "muffliato")):  # messages to others are hidden; several rounds: no claim
-            assert is_adaptive(trust.PNDP([0]).view(complete, 1, release=release))
-    if not name.startswith(("zip-dl", "muffliato")):
-        assert is_adaptive(trust.PNDP([1, 2]).view(on_path, 3))
-        assert not is_adaptive(trust.PNDP([0, 1]).view(on_path, 3))
-
-
-def test_central_is_adaptive_only_for_exact_averaging():
-    uniform = gossip.from_array(np.full((4, 4), 0.25))
-    exact = algorithms.dp_dsgd(Dynamics(uniform), SCHEME)
-    assert is_adaptive(trust.Central().view(exact, 0))
-    assert is_adaptive(trust.Central().view(algorithms.anti_pgd(Dynamics(uniform), SCHEME), 0))
-    for spec in ("path:n=4", "ring:n=4", "star:n=4"):
-        assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(MH(spec)), SCHEME), 0))
-    nearly = uniform.dense()
-    nearly[0, :2] += [1e-6, -1e-6]
-    nearly[1, :2] -= [1e-6, -1e-6]
-    assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(gossip.from_array(nearly)), SCHEME), 0))
-    # mu^2 = T / n then, and calibration may use it
-    assert_allclose(
-        [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(exact, trust.Central())], 3 / 4, rtol=1e-9
-    )
-
-
 def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
     algorithm = BUILDERS["dp-dsgd"](Dynamics(MH("path:n=3")), SCHEME)
     view = trust.LDP().view(algorithm, 0)
@@ -104,20 +70,6 @@ def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
     assert not is_adaptive(View(view.gradients, view.noise, num_nodes=3))
     assert not is_adaptive(View(np.eye(2), np.eye(2)))
     assert is_adaptive(View(np.eye(2), np.eye(2), num_nodes=2))  # one step: all models are public
-
-
-def test_one_step_and_gradients_that_are_known():
-    short = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(1))
-    for model in (trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()):
-        assert is_adaptive(model.view(short, 1))
-    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
-    # 2 hears 1 only; 1's gradients are known, 0's model is averaged with the hidden message of 0
-    hidden = TrustModel.from_masks(seen=np.array([False, True, True]), known_gradients=np.array([False, True, True]))
-    assert not is_adaptive(hidden.view(algorithm, 0))
-    heard = TrustModel.from_masks(seen=np.array([True, True, False]), known_gradients=np.array([False, True, True]))
-    # the model of 0 is made of what was seen, but the known gradient of 1 shows its model, which holds 2's message
-    assert not is_adaptive(heard.view(algorithm, 0))
-    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
 
 
 @given(60, case=view_cases(exact=True, max_nodes=4, max_steps=3))
@@ -193,10 +145,13 @@ def test_few_seen_rows_do_not_make_a_large_model_operator():
     assert peak < 50 * 2**20
 
 
-# ---- the counterexample -------------------------------------------------------------------------------------------
 # u - w - v, two steps, u = 0 takes part in the first, v = 2 attacks, W_wu = 1/3
 COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))
 ATTACK = trust.PNDP([2])
+
+
+def of_counter(release="none", **options):
+    return sensitivity_by_victim(COUNTER, ATTACK, victims=[0], release=release, **options)[0]
 
 
 def total_variation(mu):
@@ -223,7 +178,7 @@ def test_the_counterexample_is_real():
 
 
 def test_the_fixed_number_is_not_given_out_for_training():
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none")}[0]
+    loss = of_counter()
     assert (loss.sensitivity_squared, loss.bound) == (pytest.approx(0.1, rel=2e-6), "exact")
     assert not loss.adaptive
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
@@ -232,72 +187,33 @@ def test_the_fixed_number_is_not_given_out_for_training():
     guarantee = account(COUNTER, Privacy(ATTACK, release="none", **ZERO_OUT), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu >= 1
-    (fixed, *_) = guarantees(
-        COUNTER, [loss], trust=ATTACK, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, adaptive=False
-    )
+    (fixed, *_) = guarantees(COUNTER, [loss], trust=ATTACK, **ZERO_OUT, noise_std=1.0, adaptive=False)
     assert not fixed.adaptive
     assert fixed.mu == pytest.approx(math.sqrt(0.1), rel=2e-6)
 
 
 def test_shift_reduction_covers_the_counterexample():
     """w's map x -> x - g(x) with slope 2 of g is 3-Lipschitz; published: total variation 0.276 against 0.271."""
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=3)}[0]
+    loss = of_counter(lipschitz=3)
     assert (loss.adaptive_by, loss.adaptive_bound, loss.adaptive) == ("shift reduction", "upper", False)
     assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
     assert loss.adaptive_sensitivity_squared == pytest.approx(0.5, rel=1e-6)
     covered = total_variation(math.sqrt(loss.adaptive_sensitivity_squared))
     assert true_total_variation(2.0) <= covered <= 0.2765
     # no gradient of u is at stake in step 1; with L = 1 the number is that of non-adaptive gradients
-    plain = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1)}[0]
-    assert plain.adaptive_sensitivity_squared == pytest.approx(0.1, rel=1e-4)
+    assert of_counter(lipschitz=1).adaptive_sensitivity_squared == pytest.approx(0.1, rel=1e-4)
     # a useless constant never makes it worse than all messages
-    useless = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1e6)}[0]
-    assert useless.adaptive_sensitivity_squared <= 1 + 1e-9
-    order = [
-        {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=L)}[
-            0
-        ].adaptive_sensitivity_squared
-        for L in (0.5, 1, 2, 3, 5)
-    ]
+    assert of_counter(lipschitz=1e6).adaptive_sensitivity_squared <= 1 + 1e-9
+    order = [of_counter(lipschitz=L).adaptive_sensitivity_squared for L in (0.5, 1, 2, 3, 5)]
     assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(order))
-    by_step = sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=[7.0, 3.0])[
-        0
-    ]  # nothing is carried into step 0
+    by_step = of_counter(lipschitz=[7.0, 3.0])  # nothing is carried into step 0
     assert by_step.adaptive_sensitivity_squared == pytest.approx(loss.adaptive_sensitivity_squared, rel=1e-6)
 
 
 def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
-    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, lipschitz=1)}[0]
+    loss = of_counter(release=None, lipschitz=1)
     assert loss.release == "all"
     assert 0.1 < loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 3e-6)
-
-
-# ---- calibration ---------------------------------------------------------------------------------------------------
-# every step, so that even a neighbour loses more to adaptive gradients
-RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), gossip_rounds=1)
-
-
-@pytest.mark.parametrize("lipschitz", [None, 3.0])
-def test_calibration_uses_the_adaptive_number(lipschitz):
-    common = {
-        "trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 0.5, "release": "none",
-        "lipschitz": lipschitz,
-    }  # fmt: skip
-    mechanism = calibrate(RING, Privacy(**common), mu=0.7)
-    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
-    worst = max(x.adaptive_sensitivity_squared for x in losses)
-    assert mechanism.noise_std == pytest.approx(math.sqrt(worst) / 0.7, rel=1e-9)  # 2 C = 1
-    assert mechanism.guarantee.adaptive
-    assert mechanism.guarantee.mu <= 0.7
-    assert worst_adaptive(losses).squared == worst > 1.05 * max(x.sensitivity_squared for x in losses)
-    again = account(RING, Privacy(**common), noise_std=mechanism.noise_std)
-    assert again.mu <= 0.7
-    fixed = guarantees(
-        RING, losses, adaptive=False, noise_std=mechanism.noise_std,
-        **{key: common[key] for key in ("trust", "adjacency", "clip_norm")},
-    )  # fmt: skip
-    assert [guarantee.adaptive for guarantee in fixed] == [x.adaptive for x in losses]
-    assert "gradients: non-adaptive only" in str(fixed[0])
 
 
 def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
@@ -307,7 +223,6 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
             refuses("infinite loss under", calibrate, algorithm, Privacy(model, release=release, **ZERO_OUT), mu=1.0)
 
 
-# ---- what shift reduction refuses ----------------------------------------------------------------------------------
 @each(
     "name, model, text",
     ("decor", trust.PNDP([0]), r"plain gossip with node-local noise; 'decor'.*not proved"),
@@ -354,9 +269,8 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6
     long = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(60))
     many = OncePerEpoch(epochs=12, period=5)  # 5^12 patterns
-    for loss in sensitivity_by_victim(
-        long, ATTACK, participation=many, release="none", method="certified", lipschitz=1.0
-    ):
+    options = {"participation": many, "release": "none", "method": "certified", "lipschitz": 1.0}
+    for loss in sensitivity_by_victim(long, ATTACK, **options):
         assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 

@@ -12,28 +12,13 @@ from scipy.special import erfcx
 from vocabulary import assume, each, example, given, refuses, st
 
 from mfdl.privacy import gaussian
-from mfdl.privacy.gaussian import (
-    ADJACENCIES,
-    compose,
-    delta_from_mu,
-    epsilon_from_mu,
-    epsilon_from_renyi,
-    log_delta_from_mu,
-    mills_difference,
-    mu_from_epsilon,
-    mu_from_noise_std,
-    mu_from_renyi,
-    noise_std,
-    record_shift,
-    renyi_epsilon,
-)
-from mfdl.testing import DIGITS, exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio
+from mfdl.privacy.gaussian import delta_from_mu, epsilon_from_mu, log_delta_from_mu, mu_from_epsilon, mu_from_noise_std
+from mfdl.testing import DIGITS, exact_delta, exact_log_delta, mills_ratio
 
 INF = math.inf
 NAN = math.nan
 
 
-# ---- epsilon and mu --------------------------------------------------------------------------------------
 @example(1e-6, 1e-300)
 @example(1e-6, 0.5)
 @example(100.0, 1e-300)
@@ -133,23 +118,6 @@ def test_the_smallest_epsilon_and_delta_of_all_are_met():
         assert highest * mpmath.npdf(a) <= mpmath.mpf(5e-324)
 
 
-# Reference values: 4 decimals for mu at delta = 1e-5, 3 decimals for epsilon at delta = 1e-6.
-@each("epsilon, exact, via_renyi", (3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516))
-def test_reference_values_of_mu(epsilon, exact, via_renyi):
-    mu = mu_from_epsilon(epsilon, 1e-5)
-    assert mu == pytest.approx(exact, abs=5.1e-5)  # half a unit of the last printed digit
-    assert float(exact_mu(epsilon, 1e-5)) == pytest.approx(mu, rel=1e-9)  # the documented tightness
-    # d epsilon / d mu = mu + sqrt(2 L) < 11: half a printed digit of mu is below 6e-4 of epsilon
-    assert epsilon_from_renyi(via_renyi, 1e-5) == pytest.approx(epsilon, abs=6e-4)
-
-
-@each("mu, epsilon", (0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717))
-def test_reference_values_of_epsilon(mu, epsilon):
-    value = epsilon_from_mu(mu, 1e-6)
-    assert value == pytest.approx(epsilon, abs=5.1e-4)  # half a unit of the last printed digit
-    assert 0 <= value - exact_epsilon(mu, 1e-6) <= 1e-9 * (mu + value)  # the documented tightness
-
-
 def test_a_published_conversion_that_fails_for_large_epsilon_is_not_ours():
     # mu^2 = 2 (epsilon/ (2 sqrt(L)))^2 certifies 41.76 where 40 is claimed; the exact mu is smaller.
     claimed = 5.8944
@@ -157,18 +125,17 @@ def test_a_published_conversion_that_fails_for_large_epsilon_is_not_ours():
     assert mu_from_epsilon(40.0, 1e-5) < claimed
 
 
-# ---- Rényi and composition -------------------------------------------------------------------------------
 @given(log_uniform(1e-6, 100.0), log_uniform(1.0, 1e6))
 def test_renyi_epsilon_is_rounded_up_by_one_float_at_most(mu, order):
     true = Fraction(order) * Fraction(mu) ** 2 / 2
-    value = renyi_epsilon(mu, order)
+    value = gaussian.renyi_epsilon(mu, order)
     assert true <= Fraction(value)
     assert Fraction(math.nextafter(value, 0.0)) < true
 
 
 @given(mus, deltas)
 def test_epsilon_from_renyi_is_the_best_order_and_never_below_the_exact_epsilon(mu, delta):
-    value = epsilon_from_renyi(mu, delta)
+    value = gaussian.epsilon_from_renyi(mu, delta)
     with mpmath.workdps(50):
         rho, log_inverse = mpmath.mpf(mu) ** 2 / 2, -mpmath.log(mpmath.mpf(delta))
         true = rho + 2 * mpmath.sqrt(rho * log_inverse)
@@ -186,15 +153,15 @@ def test_mu_from_renyi_is_the_largest_mu_whose_renyi_epsilon_is_at_most_the_targ
         return rho + 2 * mpmath.sqrt(rho * -mpmath.log(delta))
 
     with mpmath.workdps(DIGITS):
-        mu = mu_from_renyi(epsilon, delta)
+        mu = gaussian.mu_from_renyi(epsilon, delta)
         assert renyi(mu) <= epsilon < renyi(mu * (1 + 4e-15))
 
 
 def test_limits_of_renyi():
-    assert renyi_epsilon(0.0, 2.0) == epsilon_from_renyi(0.0, 0.0) == 0.0
-    assert renyi_epsilon(INF, 2.0) == epsilon_from_renyi(INF, 1e-5) == epsilon_from_renyi(1.0, 0.0) == INF
-    assert renyi_epsilon(1e200, 2.0) == INF
-    assert renyi_epsilon(1e-200, 2.0) == 5e-324
+    assert gaussian.renyi_epsilon(0.0, 2.0) == gaussian.epsilon_from_renyi(0.0, 0.0) == 0.0
+    assert gaussian.epsilon_from_renyi(INF, 1e-5) == gaussian.epsilon_from_renyi(1.0, 0.0) == INF
+    assert gaussian.renyi_epsilon(INF, 2.0) == gaussian.renyi_epsilon(1e200, 2.0) == INF
+    assert gaussian.renyi_epsilon(1e-200, 2.0) == 5e-324
 
 
 @example([1e-200, 1e-200])
@@ -203,33 +170,32 @@ def test_limits_of_renyi():
 @given(st.lists(st.one_of(st.just(0.0), log_uniform(1e-6, 100.0)), max_size=12))
 def test_compose_is_the_root_of_the_sum_of_squares_rounded_up(values):
     total = sum((Fraction(mu) ** 2 for mu in values), Fraction(0))
-    composed = compose(values)
+    composed = gaussian.compose(values)
     assert Fraction(composed) ** 2 >= total
     assert Fraction(composed * (1 - 4e-16)) ** 2 <= total  # hypot is within one float, 2.3e-16
 
 
 def test_limits_of_compose():
-    assert compose([]) == compose([0.0]) == 0.0
-    assert compose(iter([0.1])) == 0.1
-    assert compose([1.0, INF]) == compose([1.7e308] * 2) == INF
+    assert gaussian.compose([]) == gaussian.compose([0.0]) == 0.0
+    assert gaussian.compose(iter([0.1])) == 0.1
+    assert gaussian.compose([1.0, INF]) == gaussian.compose([1.7e308] * 2) == INF
 
 
-# ---- from clipping and noise to mu -----------------------------------------------------------------------
 @given(log_uniform(1e-3, 1e3), log_uniform(1e-3, 1e3), log_uniform(1e-3, 1e3))
 def test_the_three_adjacencies_against_the_closed_form(multiplier, sensitivity, clip_norm):
-    shifts = {adjacency: record_shift(adjacency, clip_norm) for adjacency in ADJACENCIES}
+    shifts = {adjacency: gaussian.record_shift(adjacency, clip_norm) for adjacency in gaussian.ADJACENCIES}
     assert shifts == {"zero-out": clip_norm, "add-remove": clip_norm, "replace-one": 2 * clip_norm}
     for shift in shifts.values():
-        std = noise_std(multiplier, sensitivity, shift)
+        std = gaussian.noise_std(multiplier, sensitivity, shift)
         assert std == pytest.approx(multiplier * sensitivity * shift, rel=1e-15)  # two roundings
         # mu = 1 / noise_multiplier under every adjacency; three more roundings
         assert mu_from_noise_std(sensitivity, shift, std) == pytest.approx(1 / multiplier, rel=1e-15)
     # Noise chosen for one adjacency gives twice the mu under replace-one: factor 2 in mu, 4 in Rényi.
-    std = noise_std(multiplier, sensitivity, shifts["zero-out"])
+    std = gaussian.noise_std(multiplier, sensitivity, shifts["zero-out"])
     mu = mu_from_noise_std(sensitivity, shifts["zero-out"], std)
     twice = mu_from_noise_std(sensitivity, shifts["replace-one"], std)
     assert twice == pytest.approx(2 * mu, rel=1e-15)
-    assert renyi_epsilon(twice, 3.0) == pytest.approx(4 * renyi_epsilon(mu, 3.0), rel=2e-15)
+    assert gaussian.renyi_epsilon(twice, 3.0) == pytest.approx(4 * gaussian.renyi_epsilon(mu, 3.0), rel=2e-15)
 
 
 @example(1e-200, 1e-200, 1e-300)
@@ -243,70 +209,50 @@ def test_mu_from_noise_std_is_the_smallest_float_that_is_safe(sensitivity, shift
 
 def test_limits_of_noise():
     assert mu_from_noise_std(1.0, 1.0, 0.0) == mu_from_noise_std(INF, 1.0, 1.0) == INF
-    assert mu_from_noise_std(0.0, 1.0, 0.0) == noise_std(0.0, 1.0, 1.0) == 0.0
+    assert mu_from_noise_std(0.0, 1.0, 0.0) == gaussian.noise_std(0.0, 1.0, 1.0) == 0.0
     assert mu_from_noise_std(1e300, 1e300, 1e-300) == INF
     assert mu_from_noise_std(1e-300, 1e-300, 1e300) == 5e-324
     # More noise, less loss, down to nothing.
     assert [mu_from_noise_std(1.0, 2.0, s) for s in (0.5, 1.0, 4.0, 2e300)] == [4.0, 2.0, 0.5, 1e-300]
 
 
-# ---- bad input -------------------------------------------------------------------------------------------
 @each(
     "call, message",
     (lambda: delta_from_mu(-1.0, 1.0), r"^mu must be a finite number >= 0, got -1.0"),
     (lambda: delta_from_mu(NAN, 1.0), r"^mu must be .* got nan"),
-    (lambda: delta_from_mu("1", 1.0), r"^mu must be .* got '1'"),
-    (lambda: delta_from_mu(1.0, -0.5), r"^epsilon must be a finite number >= 0, got -0.5"),
     (lambda: log_delta_from_mu(1.0, NAN), r"^epsilon must be .* got nan"),
-    (lambda: log_delta_from_mu(-INF, 1.0), r"^mu must be .* got -inf"),
     (lambda: epsilon_from_mu(NAN, 1e-5), r"^mu must be .* got nan"),
     (lambda: epsilon_from_mu(1.0, 1.0), r"^delta must be a number in \[0, 1\), got 1.0"),
-    (lambda: epsilon_from_mu(1.0, -1e-9), r"^delta must be .* got -1e-09"),
-    (lambda: epsilon_from_mu(1.0, NAN), r"^delta must be .* got nan"),
-    (lambda: epsilon_from_mu(0.0, 2.0), r"^delta must be .* got 2.0"),
     (lambda: mu_from_epsilon(0.0, 1e-5), r"^epsilon must be a finite number > 0, got 0.0"),
-    (lambda: mu_from_epsilon(-1.0, 1e-5), r"^epsilon must be a finite number > 0, got -1.0"),
-    (lambda: mu_from_epsilon(INF, 1e-5), r"^epsilon must be a finite number > 0, got inf"),
-    (lambda: mu_from_epsilon(NAN, 1e-5), r"^epsilon must be .* got nan"),
     (lambda: mu_from_epsilon(1.0, 0.0), r"^delta must be a number strictly between 0 and 1, got 0.0"),
-    (lambda: mu_from_epsilon(1.0, 1.0), r"^delta must be a number strictly between 0 and 1, got 1.0"),
-    (lambda: renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
-    (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
-    (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
-    (lambda: epsilon_from_renyi(1.0, 1.0), r"^delta must be .* got 1.0"),
-    (lambda: mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
-    (lambda: mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
-    (lambda: epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
-    (lambda: compose([1.0, NAN]), r"^mus must be .* got nan"),
-    (lambda: compose([INF, -1.0]), r"^mus must be .* got -1.0"),
-    (lambda: record_shift("replace", 1.0), r"^unknown adjacency 'replace'; did you mean 'replace-one'\?"),
-    (lambda: record_shift("zero-out", 0.0), r"^clip_norm must be a finite number > 0, got 0.0"),
-    (lambda: record_shift("zero-out", INF), r"^clip_norm must be .* got inf"),
-    (lambda: record_shift("replace-one", 1e308), r"^record_shift must be .* got inf"),
-    (lambda: noise_std(-1.0, 1.0, 1.0), r"^noise_multiplier must be .* got -1.0"),
-    (lambda: noise_std(1.0, INF, 1.0), r"^sensitivity must be .* got inf"),
-    (lambda: noise_std(1.0, 1.0, 0.0), r"^record_shift must be .* got 0.0"),
-    (lambda: noise_std(1e200, 1e200, 1.0), r"^noise_std must be .* got inf"),
+    (lambda: gaussian.renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
+    (lambda: gaussian.renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
+    (lambda: gaussian.mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
+    (lambda: gaussian.mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
+    (lambda: gaussian.epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
+    (lambda: gaussian.compose([1.0, NAN]), r"^mus must be .* got nan"),
+    (lambda: gaussian.record_shift("replace", 1.0), r"^unknown adjacency 'replace'; did you mean 'replace-one'\?"),
+    (lambda: gaussian.record_shift("zero-out", 0.0), r"^clip_norm must be a finite number > 0, got 0.0"),
+    (lambda: gaussian.record_shift("replace-one", 1e308), r"^record_shift must be .* got inf"),
+    (lambda: gaussian.noise_std(-1.0, 1.0, 1.0), r"^noise_multiplier must be .* got -1.0"),
+    (lambda: gaussian.noise_std(1.0, INF, 1.0), r"^sensitivity must be .* got inf"),
+    (lambda: gaussian.noise_std(1.0, 1.0, 0.0), r"^record_shift must be .* got 0.0"),
+    (lambda: gaussian.noise_std(1e200, 1e200, 1.0), r"^noise_std must be .* got inf"),
     (lambda: mu_from_noise_std(-1.0, 1.0, 1.0), r"^sensitivity must be .* got -1.0"),
     (lambda: mu_from_noise_std(1.0, 0.0, 1.0), r"^record_shift must be .* got 0.0"),
     (lambda: mu_from_noise_std(1.0, 1.0, NAN), r"^noise_std must be .* got nan"),
-    (lambda: mu_from_noise_std(1.0, 1.0, INF), r"^noise_std must be .* got inf"),
 )
 def test_bad_input_names_the_argument(call, message):
     refuses(message, call)
 
 
 def test_numpy_scalars_are_numbers_and_results_are_plain_floats():
-    for value in (
-        delta_from_mu(np.float64(1.0), np.float64(1.0)),
-        delta_from_mu(np.float32(INF), 1),
-        epsilon_from_mu(np.float32(1.0), np.float64(1e-5)),
-        mu_from_epsilon(np.int64(3), np.float64(1e-5)),
-        compose(np.ones(3)),
-        mu_from_noise_std(np.float64(1.0), np.float64(1.0), np.float64(2.0)),
-    ):
-        assert type(value) is float
-    assert gaussian.ADJACENCIES == ("zero-out", "add-remove", "replace-one")
+    single, double, delta = np.float32(1.0), np.float64(1.0), np.float64(1e-5)
+    values = (
+        delta_from_mu(double, double), delta_from_mu(np.float32(INF), 1), epsilon_from_mu(single, delta),
+        mu_from_epsilon(np.int64(3), delta), gaussian.compose(np.ones(3)), mu_from_noise_std(double, double, double),
+    )  # fmt: skip
+    assert {type(value) for value in values} == {float}
 
 
 # The three forms of D and their borders: mu = 1 and a = 30, and the two far ends of a.
@@ -358,7 +304,7 @@ def test_the_difference_of_mills_ratios_stays_within_its_part_of_the_budget():
         for a in (-min(0.5, mu / 2) if mu < 1 else 0.0, 0.0, 0.7, 3.0, 20.0, 29.3, below_30, 30.0, 40.0, 1e3):
             with mpmath.workdps(DIGITS):
                 exact = mills_ratio(mpmath.mpf(a)) - mills_ratio(mpmath.mpf(a) + mpmath.mpf(mu))
-                assert abs(mills_difference(a, mu) / exact - 1) < 2e-12
+                assert abs(gaussian.mills_difference(a, mu) / exact - 1) < 2e-12
 
 
 @each("mu, epsilon", (1e-6, 500.0), (1e-300, 1.0), (5e-324, 1e308), (1e5, 1e308), (1e-160, 1e-5))

@@ -28,7 +28,6 @@ RING6 = Dynamics(MH("ring:n=6"))
 
 
 def by_form(view, victims):
-    """The Grams of the form itself; it must cover the view."""
     states = recursions(view)
     assert states is not None
     grams = own_state_grams(view, states, victims)
@@ -68,7 +67,6 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
     return algorithm, TrustModel.from_masks(seen=seen, known_noise=known, release="none")
 
 
-# ---- the Gram ------------------------------------------------------------------------------------------------------
 @given(50, case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
     algorithm, model = case
@@ -129,9 +127,8 @@ def test_states_are_what_is_known_and_own_gradients(case, kind, data):
         algorithm = build(algorithm.dynamics, EveryStep(T))
         known = data.draw(st.lists(st.booleans(), min_size=(c := algorithm.noise.columns_per_step), max_size=c))
         seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-        view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(
-            algorithm, 0, release="none"
-        )
+        model_of_masks = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known))
+        view = model_of_masks.view(algorithm, 0, release="none")
     if recursions(view) is None:
         assert kind != "zip" or model.name == "custom"
         return
@@ -158,9 +155,8 @@ def test_many_steps_of_twenty_nodes():
     T, n = 500, 20
     algorithm = algorithms.zip_dl(Dynamics(MH(f"ring:n={n}")), EveryStep(T))
     tracemalloc.start()
-    calibrated = calibrate(
-        algorithm, Privacy(trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, release="none", unit="user"), mu=2.0
-    )
+    question = Privacy(trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, release="none", unit="user")
+    calibrated = calibrate(algorithm, question, mu=2.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert calibrated.guarantee.sensitivity**2 == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
@@ -217,12 +213,9 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
 
 
 def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
-    """A public divisor of 1e14 scales what a node's gradients show, not whether they do."""
     monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
-    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors(
-        [1, 1e14, 1e14]
-    )
-    grams = by_form(trust.LDP().view(algorithm, 0), range(3))
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    grams = by_form(trust.LDP().view(algorithm.with_divisors([1, 1e14, 1e14]), 0), range(3))
     assert all(gram.leaks.all() for gram in grams)
     hidden = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2))
     plain = by_form(trust.LDP().view(hidden, 0, release="none"), range(3))
@@ -232,7 +225,6 @@ def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
         assert_allclose(b.values, a.values / m**2, rtol=1e-12)
 
 
-# ---- what is covered -----------------------------------------------------------------------------------------------
 def test_leaks_are_named():
     algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
     end, middle, _ = view_grams(trust.LDP().view(algorithm, 0), range(3))
@@ -243,23 +235,7 @@ def test_leaks_are_named():
     assert middle.why == words + 3 * " -1 message of 1 in round 0"
 
 
-def test_a_state_seen_without_noise_shows_the_gradients_before():
-    """Noise on what is sent alone, and known at step 1: the model then shows what step 0 added; step 2 is hidden."""
-    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3))
-    plain = StepNoise(sp.csr_array(np.diag(1.0 * algorithm.transmitted)), algorithm.noise.holders(), 3, 2)
-    algorithm = dataclasses.replace(algorithm, noise=plain)
-    known = np.outer([False, True, False], algorithm.message_sender == 0)
-    view = TrustModel.from_masks(seen=algorithm.transmitted, known_noise=known).view(algorithm, 0, release="none")
-    _, leaks = pinv_gram(node_columns(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
-    grams = view_grams(view, [0, 1])
-    assert grams[0].form == "own-state form"
-    assert grams[0].leaks.tolist() == leaks.tolist() == [True, True, False]
-    assert grams[0].why == "the gradient of step 0 shows without noise in +1 message of 0 in round 1"
-    assert not grams[1].leaks.any()
-
-
 def test_refusals():
-    """Every condition of the claim, one at a time."""
     built = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
     n, S = 3, built.messages_per_round
     model = trust.Eavesdropper()
@@ -268,9 +244,8 @@ def test_refusals():
         return recursions(trusted.view(algorithm, 0, release=release)) is not None
 
     def with_round(base=built, **maps):
-        return dataclasses.replace(
-            base, rounds=(base.rounds[0], dataclasses.replace(base.rounds[0], **maps), *base.rounds[2:])
-        )
+        first, _, *rest = base.rounds
+        return dataclasses.replace(base, rounds=(first, dataclasses.replace(first, **maps), *rest))
 
     assert covered()
     assert not covered(release="all")
@@ -280,12 +255,8 @@ def test_refusals():
     assert not covered(dataclasses.replace(built, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
     deaf = dataclasses.replace(built, rounds=tuple(dataclasses.replace(r, receivers=None) for r in built.rounds))
     refuses("enters models of other", dataclasses.replace, deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n))
-    for maps in (
-        {"state_from_state": sp.csr_array(sp.eye_array(n))},
-        {"state_from_gradient": sp.csr_array(sp.eye_array(n))},
-        {"state_from_noise": sp.csr_array(np.eye(n, S))},
-    ):
-        assert not covered(with_round(**maps))
+    for name, columns in (("state_from_state", n), ("state_from_gradient", n), ("state_from_noise", S)):
+        assert not covered(with_round(**{name: sp.csr_array(np.eye(n, columns))}))
     silent = int(np.flatnonzero(~built.transmitted)[1])
     factor, holders = sp.lil_array((S, S + 1)), sp.vstack([built.noise.holders(), built.noise.holders()[[silent]]])
     factor[:, :S] = built.noise.factor
@@ -337,7 +308,6 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
     assert {g.form for g in view_grams(trust.PNDP([0]).view(algorithm, release="none"), [1, 2])} != {"dense form"}
 
 
-# ---- numbers for training ------------------------------------------------------------------------------------------
 @each("model", trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)))
 @pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):

@@ -95,11 +95,9 @@ def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum
 
 
 def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_more():
-    of = {
-        same: privacy.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same))
-        for same in (False, True)
-    }
-    for alone, joint in of.values():
+    for same in (False, True):
+        owners = Owners(same_steps=same)
+        alone, joint = privacy.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=owners)
         assert joint.sensitivity_squared == pytest.approx(3 * alone.sensitivity_squared)
         assert joint.bound == "exact"
     differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
@@ -108,9 +106,8 @@ def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_m
 
 
 def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
-    alone, other, joint, attacks = privacy.sensitivity_by_victim(
-        PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
-    )
+    ask = {"victims": [0, 3, (3, 0), (0, 1)], "release": "none"}
+    alone, other, joint, attacks = privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
     assert (joint.victim, joint.bound) == ((0, 3), "exact")
     added = (math.sqrt(alone.sensitivity_squared) + math.sqrt(other.sensitivity_squared)) ** 2
     assert alone.sensitivity_squared < joint.sensitivity_squared < added
@@ -183,13 +180,11 @@ def test_a_bare_view_has_joint_numbers():
     (loss,) = privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
-    everybody = account(
-        mfdl.View(A, B, num_nodes=2), Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT), noise_std=1.0
-    )
+    question = Privacy(participation=EveryStep(1), owners=2, **ZERO_OUT)
+    everybody = account(mfdl.View(A, B, num_nodes=2), question, noise_std=1.0)
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
-# ---- what is said and refused ----------------------------------------------------------------------------------------
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     mechanism = mfdl.calibrate(PLAIN, Privacy(trust.LDP(), owners=2, **ZERO_OUT), mu=1.0)
     guarantee = mechanism.guarantee
@@ -263,7 +258,6 @@ def built(spec, name="dp-dsgd", steps=3, rounds=1):
 
 
 def counted(monkeypatch):
-    """How many attackers were accounted one by one."""
     calls, against = [], attacking_sets._Asked.against
     monkeypatch.setattr(attacking_sets._Asked, "against", lambda *args: calls.append(1) or against(*args))
     return calls

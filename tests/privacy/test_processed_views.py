@@ -13,25 +13,14 @@ from scipy.sparse.linalg import aslinearoperator
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    EveryStep,
-    InvalidInput,
-    TrustModel,
-    View,
-    algorithms,
-    gossip,
-    graphs,
-    node_covariances,
-)
+from mfdl import Cyclic, Dynamics, EveryStep, TrustModel, View, algorithms, gossip, graphs, node_covariances
 from mfdl.algorithms import decor
 from mfdl.errors import UnusualSetting
 from mfdl.noise import StepNoise
 from mfdl.privacy import exact_arithmetic, sensitivity_by_victim, view_losses
-from mfdl.privacy.forms import dense_form, noise_of_nodes
+from mfdl.privacy.forms import dense_form, whitening
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
+from mfdl.privacy.forms.whitening import enclosed, inverse_diagonal, node_noise
 from mfdl.testing import connected_graphs, exact_run, exact_view, exact_view_gram, gossip_matrices, to_float
 
 STEPS = EveryStep(3)
@@ -109,7 +98,6 @@ def test_factors_that_do_not_fit_are_refused():
     assert math.isclose(numbers(View([np.eye(3), np.eye(3)], [np.eye(3)]))[0], 3)
 
 
-# ---- entries that are rounded products ------------------------------------------------------------------------------
 @given(100, case=factors(), seed=st.integers(0, 2**32))
 def test_the_number_of_matrices_near_a_rounded_product_is_that_of_the_factors(case, seed):
     S, M, N = case
@@ -182,7 +170,7 @@ def test_ranks_that_do_not_fit_are_refused():
         ({"noise": 1.0 * aslinearoperator(np.eye(2)), "rank": "numerical"}, "operator"),
     ):
         refuses(match, View, np.eye(2), **{"noise": np.eye(2)} | arguments)
-    with pytest.raises(InvalidInput, match="workload"):
+    with pytest.raises(mfdl.InvalidInput, match="workload"):
         mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), EveryStep(2), workload=np.eye(2), rank="numerical")
 
 
@@ -196,11 +184,9 @@ def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large
     M = sp.csr_array([[2.0**25, 2.0], [2.0**25, 2.0 + 2.0**-19]])
     noise = StepNoise([[3 * 2.0**35, -1.0], [faint, -0.5]], np.ones((2, 2), bool), 3, 2)
     start = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), EveryStep(3))
-    maps = {
-        "message_from_state": sp.csr_array([[2.0**-40, 0.5]] * 2),
-        "state_from_message": sp.csr_array([[0.125, 0.0], [0.5, 0.0]]),
-    }
-    rounds = [dataclasses.replace(r, message_from_gradient=M, message_from_noise=M, **maps) for r in start.rounds]
+    P, K = sp.csr_array([[2.0**-40, 0.5]] * 2), sp.csr_array([[0.125, 0.0], [0.5, 0.0]])
+    maps = {"message_from_state": P, "message_from_gradient": M, "message_from_noise": M, "state_from_message": K}
+    rounds = [dataclasses.replace(r, **maps) for r in start.rounds]
     algorithm = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
     model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
     assert recursions(model.view(algorithm, 0)) is not None
@@ -280,10 +266,8 @@ def node_factors(draw):
 
 def test_noise_of_sizes_far_apart_has_ends_around_the_truth():
     """A system for the coefficients is singular here; any coefficients are a certificate. By Schur complements."""
-    local, pairs = (
-        np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976]),
-        (1.9359782984572276, 0.0023355723519906104),
-    )
+    local = np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976])
+    pairs = (1.9359782984572276, 0.0023355723519906104)
     F = np.zeros((3, 5))
     F[:, :3], F[0, 3:] = np.diag(local), pairs
     F[1, 3], F[2, 4] = -pairs[0], -pairs[1]
@@ -297,12 +281,10 @@ def test_noise_of_sizes_far_apart_has_ends_around_the_truth():
 
 def test_noise_shared_at_a_size_next_to_nothing_is_shared(monkeypatch):
     """Products of the entries underflow: the parts are those of the pattern."""
-    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 1)
+    monkeypatch.setattr(whitening, "DENSE_ROWS", 1)
     F = sp.csr_array(np.array([[1e-5, 1.0, 0.0], [1e-320, 0.0, 1.0]]))
     requested = []
-    monkeypatch.setattr(
-        noise_of_nodes, "enclosed", lambda F, victims: requested.append(F.shape) or enclosed(F, victims)
-    )
+    monkeypatch.setattr(whitening, "enclosed", lambda F, who: requested.append(F.shape) or enclosed(F, who))
     node_noise(F, np.zeros(3, dtype=bool), np.arange(2))
     assert requested == [(2, 3)]
 
@@ -313,7 +295,7 @@ def test_parts_and_ends_hold_what_the_whole_matrix_says(data, F, rows):
     victims = np.arange(F.shape[0])
     whole = node_noise(F, known, victims)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise_of_nodes, "DENSE_ROWS", rows)
+        patch.setattr(whitening, "DENSE_ROWS", rows)
         parts = node_noise(F, known, victims)
     decided = ~parts.undecided
     assert_array_equal(parts.open[decided], whole.open[decided])
@@ -346,7 +328,7 @@ def test_who_looks_further_encloses_more_tightly(monkeypatch):
     L = node_covariances.laplacian("regular:n=200,degree=6,seed=1")
     exact, apart = np.diagonal(np.linalg.inv(np.eye(200) + L.toarray())), []
     for ball in (1, 100, 10_000):
-        monkeypatch.setattr(noise_of_nodes, "BALL_ENTRIES", ball)
+        monkeypatch.setattr(whitening, "BALL_ENTRIES", ball)
         lower, upper = inverse_diagonal(L, np.arange(200))
         assert (lower <= exact).all()
         assert (exact <= upper).all()
@@ -359,7 +341,7 @@ def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
     algorithm = decor(dynamics_on("ring:n=30"), Cyclic(2, 2), sigma_cor=0.7)
     model = mfdl.trust.named(trust)
     whole = sensitivity_by_victim(algorithm, model)
-    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 5)
+    monkeypatch.setattr(whitening, "DENSE_ROWS", 5)
     for in_parts, wanted in zip(sensitivity_by_victim(algorithm, model), whole, strict=True):
         assert in_parts.bound == wanted.bound == "exact"
         assert_allclose(in_parts.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
@@ -369,7 +351,7 @@ def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
 
 
 def test_memory_grows_with_the_edges(monkeypatch):
-    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 100)
+    monkeypatch.setattr(whitening, "DENSE_ROWS", 100)
     peaks = []
     for n in (1_000, 4_000):
         F = pairwise(graphs.load_sparse(f"regular:n={n},degree=4"), np.ones(n), 1.0)

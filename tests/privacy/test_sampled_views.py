@@ -10,7 +10,7 @@ from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st, unsupp
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, Guarantee, PoissonSampling, View, algorithms, gossip, trust
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import InvalidInput
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy.curves import LeastCurve
 from mfdl.privacy.gaussian import ADJACENCIES
@@ -23,7 +23,6 @@ WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
 
 
 def schemes(most):
-    """Every secret scheme of up to so many steps."""
     sizes = [(k, b) for k in range(1, most + 1) for b in range(1, most + 1) if 1 < k * b <= most]
     return st.tuples(st.sampled_from(sizes), st.floats(0.05, 0.95), st.integers(0, 5)).map(
         lambda drawn: (
@@ -226,15 +225,15 @@ def test_a_gradient_without_noise_is_infinite_for_its_node_alone():
 def test_what_is_not_covered_is_refused_with_the_way_out():
     view, bins = View(np.eye(2), np.eye(2)), BallsInBins(1, 2)
     for option in ({"unit": "user"}, {"lipschitz": 1.0}, {"release": "all"}, {"method": "monte-carlo"}):
-        with pytest.raises(UnsupportedMechanism, match=f"leave out {next(iter(option))}"):
-            mfdl.account(view, mfdl.Privacy(participation=bins, **ZERO_OUT, **option), noise_std=1.0)
-    with pytest.raises(InvalidInput, match="must have the 2 steps of the view"):
-        mfdl.account(view, mfdl.Privacy(participation=BallsInBins(2, 2), **ZERO_OUT), noise_std=1.0)
+        question = mfdl.Privacy(participation=bins, **ZERO_OUT, **option)
+        unsupported(f"leave out {next(iter(option))}", mfdl.account, view, question, noise_std=1.0)
+    longer = mfdl.Privacy(participation=BallsInBins(2, 2), **ZERO_OUT)
+    refuses("must have the 2 steps of the view", mfdl.account, view, longer, noise_std=1.0)
     owners = mfdl.Privacy(participation=bins, owners=2, **ZERO_OUT)
     unsupported("owners", lambda: mfdl.account(View(np.eye(4), np.eye(4), num_nodes=2), owners, noise_std=1.0))
     correlated = algorithms.anti_pgd(PATH, PoissonSampling(0.1, 4))
-    with pytest.raises(UnsupportedMechanism, match="correlated over time"):
-        mfdl.account(correlated, mfdl.Privacy(trust.PNDP([2]), **ZERO_OUT), noise_std=1.0)
+    hidden = mfdl.Privacy(trust.PNDP([2]), **ZERO_OUT)
+    unsupported("correlated over time", mfdl.account, correlated, hidden, noise_std=1.0)
 
 
 LINE = Dynamics(gossip.from_array(np.array([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])), 1.0)
@@ -242,14 +241,9 @@ MODELS = {"ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "pndp": trus
 
 
 def matrices(algorithm, model):
-    """What a trust model shows, as a researcher would write it down."""
     of_algorithm = model.view(algorithm, 1, release="none" if model.hides_messages(algorithm) else None)
-    return View(
-        of_algorithm.dense_gradients_by_time(),
-        of_algorithm.dense_noise(),
-        num_nodes=algorithm.num_nodes,
-        known_gradients=of_algorithm.known_gradients,
-    )
+    options = {"num_nodes": algorithm.num_nodes, "known_gradients": of_algorithm.known_gradients}
+    return View(of_algorithm.dense_gradients_by_time(), of_algorithm.dense_noise(), **options)
 
 
 @given(
@@ -275,13 +269,12 @@ def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_st
 @given(mu=st.floats(1e-3, 10), epsilon=st.floats(0.05, 10), delta=st.sampled_from([1e-9, 1e-5]))
 def test_calibrated_noise_meets_its_target(mu, epsilon, delta):
     view = matrices(algorithms.dp_dsgd(LINE, EveryStep(2)), MODELS["pndp"])
-    by_mu = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), mu=mu)
+    privacy = mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT)
+    by_mu = mfdl.calibrate(view, privacy, mu=mu)
     assert mu * (1 - 1e-12) <= by_mu.guarantee.mu <= mu
-    by_epsilon = mfdl.calibrate(
-        view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), epsilon=epsilon, delta=delta
-    )
+    by_epsilon = mfdl.calibrate(view, privacy, epsilon=epsilon, delta=delta)
     assert epsilon * (1 - 1e-6) <= by_epsilon.guarantee.epsilon(delta) <= epsilon
-    again = mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **ZERO_OUT), noise_std=by_epsilon.noise_std)
+    again = mfdl.account(view, privacy, noise_std=by_epsilon.noise_std)
     assert again == by_epsilon.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(again.to_dict()))) == again
 
@@ -296,12 +289,11 @@ def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
 
 def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
     leaking = View(np.eye(2), [[1.0, 0.0], [0.0, 0.0]], num_nodes=2)
-    guarantee = mfdl.account(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), noise_std=3.0)
+    privacy = mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT)
+    guarantee = mfdl.account(leaking, privacy, noise_std=3.0)
     assert {u: curve.mu for u, curve in guarantee.by_victim().items()}["1"] == math.inf
     assert guarantee.mu == math.inf
-    refuses(
-        "infinite loss", lambda: mfdl.calibrate(leaking, mfdl.Privacy(participation=EveryStep(1), **ZERO_OUT), mu=1.0)
-    )
+    refuses("infinite loss", mfdl.calibrate, leaking, privacy, mu=1.0)
 
 
 def test_what_a_view_lacks_is_refused_with_the_way_out():
@@ -318,12 +310,9 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
     ):
         refuses(message, mfdl.account, view, mfdl.Privacy(**ZERO_OUT, **options), noise_std=1.0)
     refuses("only adaptive guarantees compose", calibrated.guarantee.compose_with, calibrated.guarantee)
-    with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
-        mfdl.calibrate(
-            algorithms.dp_dsgd(LINE, EveryStep(2)),
-            mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **ZERO_OUT),
-            mu=1.0,
-        )
+    twice = mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **ZERO_OUT)
+    algorithm = algorithms.dp_dsgd(LINE, EveryStep(2))
+    refuses("participation is given beside a View or a name alone", mfdl.calibrate, algorithm, twice, mu=1.0)
 
 
 @given(view=st.sampled_from([0, 1, 2]).map(lambda seed: drawn_view(seed)), noise_std=st.floats(0.5, 20.0))

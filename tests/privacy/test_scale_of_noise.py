@@ -18,17 +18,7 @@ from mfdl.participation import Single
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
-from mfdl.testing import (
-    CHEAP_NAMES,
-    JOINT_NAMES,
-    SHARED_NAMES,
-    exact_leaks,
-    exact_view_gram,
-    integer_views,
-    linear_algorithms,
-    rational,
-    trust_models,
-)
+from mfdl.testing import CHEAP_NAMES, JOINT_NAMES, SHARED_NAMES, integer_views, linear_algorithms, oracles, trust_models
 
 RING = dynamics_on("ring:n=4")
 
@@ -70,12 +60,12 @@ def test_rows_of_any_scale_hide_no_leak(view, data):
     columns = np.array([2.0 ** data.draw(powers) for _ in range(A.shape[1])])
     A, B = A * columns, B * rows[:, None]
     white = whiten(A, B)
-    exact = rational(A), rational(B)
-    leaks = np.array(exact_leaks(*exact))
+    exact = oracles.rational(A), oracles.rational(B)
+    leaks = np.array(oracles.exact_leaks(*exact))
     assert (white.leaks | white.undecided)[leaks].all()
     if leaks.any():
         return
-    truth = exact_view_gram(*exact)
+    truth = oracles.exact_view_gram(*exact)
     diagonal = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
     for t, value in enumerate(diagonal):
         if not (white.leaks | white.undecided)[t]:
@@ -91,9 +81,8 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
     over_time = SpatioTemporalNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
     for noise in (over_time, StepNoise(factor * CYCLE, sp.csr_array(np.ones((4, 4), dtype=bool)), 4, 4)):
         algorithm = decentralized("pairs", RING, Cyclic(2, 2), noise)
-        assert all(
-            math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())
-        )
+        losses = sensitivity_by_victim(algorithm, trust.Eavesdropper())
+        assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
         refuses("infinite loss under trust", calibrate, algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
@@ -103,9 +92,8 @@ def test_pairwise_noise_never_hides_how_little_is_private(pair):
     algorithm = algorithms.decor(RING, Cyclic(2, 2), sigma_ldp=1.0, sigma_cor=pair)
     for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
         assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
-        assert (
-            loss.non_adaptive_sensitivity.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2
-        )  # infinite is a bound here, not the value
+        lower = loss.non_adaptive_sensitivity.lower  # infinite is a bound here, not the value
+        assert lower <= 0.5 * (1 + 1e-12) + 1 / pair**2
 
 
 @pytest.mark.parametrize("beyond", [10 * LARGEST, 1e154, 1e300])
@@ -143,7 +131,6 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
         refuses("its encoder is singular", calibrate, algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
 
 
-# ---- found by search, with the smallest case -------------------------------------------------------------------------
 def decided(A, B, **options):
     """Which columns get a finite number from `whiten`, and what it bounds X by."""
     white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **options)
@@ -189,7 +176,7 @@ def test_nearly_dependent_noise_has_errors_of_second_order():
     """A column along the loud direction; to first order nothing is added, and 2.5e-4 is missing."""
     A = [[-1.4106329866956855], [1.4891082763316499]]
     B = [[-0.8787872920997886, 1.103457438417047], [0.9276753359257487, -1.1648441654377921]]
-    truth = exact_view_gram(rational(np.array(A)), rational(np.array(B)))[0][0]
+    truth = oracles.exact_view_gram(oracles.rational(np.array(A)), oracles.rational(np.array(B)))[0][0]
     finite, most = decided(A, B)
     assert not finite[0] or Fraction(float(most[0])) >= truth
 

@@ -40,9 +40,8 @@ def florentine(slope, **changes):
     W = gossip.metropolis_hastings(families)
     # the graph's own node order, which the figures use, not the label order
     order = [list(graphs.labels(graphs.load(families))).index(name) for name in families]
-    return one_attacker(
-        W.dense()[np.ix_(order, order)], 10, attacker=0, **({"lipschitz": np.full(10, slope)} | changes)
-    )
+    changes = {"lipschitz": np.full(10, slope)} | changes
+    return one_attacker(W.dense()[np.ix_(order, order)], 10, attacker=0, **changes)
 
 
 def value(problem, victim, pattern, **options):
@@ -58,7 +57,6 @@ def cost_upper_bound(problem, victim, pattern, shifts):
 
 
 def spread(base, seed, share):
-    """`base` with more entries set."""
     return base | (np.random.default_rng(seed).random(base.shape) < share)
 
 
@@ -75,10 +73,8 @@ class TestReferenceValues:
 
     def test_the_attackers_pins_hold_by_themselves(self):
         free = florentine(1.0, pinned=np.zeros((11, 15), dtype=bool))
-        both = [
-            solve(p, range(1, 15), [range(10)], tolerance=1e-9).sensitivity_squared for p in (free, florentine(1.0))
-        ]
-        assert_allclose(*both, rtol=1e-8)
+        bounds = [solve(problem, range(1, 15), [range(10)], tolerance=1e-9) for problem in (free, florentine(1.0))]
+        assert_allclose(*(bound.sensitivity_squared for bound in bounds), rtol=1e-8)
 
 
 class TestAgainstTheTrueLoss:
@@ -101,9 +97,8 @@ class TestAgainstTheTrueLoss:
     def test_attained_by_a_linear_gradient_on_the_path(self, lipschitz):
         # minimise (1 - r)^2 + (L r / 3)^2: the loss of y = L x + z for x = (theta + z') / 3
         expected = (lipschitz / 3) ** 2 / (1 + (lipschitz / 3) ** 2)
-        assert value(one_attacker(self.PATH, 2, attacker=2, lipschitz=[lipschitz] * 2), 0, [0]) == pytest.approx(
-            expected, rel=1e-6
-        )
+        problem = one_attacker(self.PATH, 2, attacker=2, lipschitz=[lipschitz] * 2)
+        assert value(problem, 0, [0]) == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("lipschitz", [0.0, 1.0, 3.0])
     def test_who_is_away_neither_forgets_nor_hides(self, lipschitz):
@@ -198,10 +193,8 @@ class TestRepeatedRounds:
         patterns = [tuple(range(b, 6, 3)) for b in range(3)] + [data.draw(any_steps)]
         worst = worst_patterns(problem, patterns)
         assert len(worst) <= 2
-        bounds = [
-            solve(problem, range(5), p, tolerance=1e-8).sensitivity_squared.max(axis=1) for p in (patterns, worst)
-        ]
-        assert_allclose(*bounds, rtol=1e-6, atol=1e-12)
+        every, few = (solve(problem, range(5), p, tolerance=1e-8).sensitivity_squared for p in (patterns, worst))
+        assert_allclose(every.max(axis=1), few.max(axis=1), rtol=1e-6, atol=1e-12)
 
     def test_patterns_of_rounds_that_differ_are_all_asked(self):
         rates = 1 / np.arange(1.0, 11.0)

@@ -17,10 +17,10 @@ from mfdl import Dynamics, EveryStep, InvalidInput, TrustModel, View, algorithms
 from mfdl.algorithms import from_maps
 from mfdl.noise import StepNoise
 from mfdl.participation import Single
-from mfdl.privacy import exact_arithmetic, sensitivity_by_victim, victim_sensitivity
+from mfdl.privacy import exact_arithmetic, sensitivity_by_victim
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_sensitivity import is_adaptive
+from mfdl.privacy.victim_sensitivity import ALL_MESSAGES, SHIFT_REDUCTION, THE_VIEW, is_adaptive
 from mfdl.testing import oracles, user_algorithms
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -37,7 +37,6 @@ def masked(algorithm, seen, *, gradients=None, noise=None, release="none"):
     return TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=noise, release=release)
 
 
-# ---- noise that is faint, or cancels ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("share", [1e-15, 1e-12, 1e-9])
 @pytest.mark.parametrize("form", ["injections", "dense, exact ranks", "dense"])
 @pytest.mark.parametrize("T", [1, 2])
@@ -118,7 +117,6 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
     assert loss.sensitivity_squared >= least * (1 - 1e-6)
 
 
-# ---- what is seen, and what is sent ----------------------------------------------------------------------------------
 def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     """Shift reduction must not drop it: the adaptive number is never below the one for non-adaptive gradients."""
     apart = gossip.from_array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
@@ -136,12 +134,8 @@ def test_no_trust_model_is_above_ldp(algorithm, data):
     victim = data.draw(st.integers(0, algorithm.num_nodes - 1))
     local = loss_of(algorithm, trust.LDP(), victim).sensitivity_squared
     others = tuple(u for u in range(algorithm.num_nodes) if u != victim)
-    for model in (
-        trust.FullCollusion(),
-        trust.Eavesdropper(),
-        trust.named("colluding", colluders=others),
-        trust.ReleasedOnly(),
-    ):
+    colluding = trust.named("colluding", colluders=others)
+    for model in (trust.FullCollusion(), trust.Eavesdropper(), colluding, trust.ReleasedOnly()):
         loss = loss_of(algorithm, model, victim).non_adaptive_sensitivity
         lower = loss.lower if math.isfinite(loss.lower) or loss.exact else 0.0  # infinite as a bound says nothing
         assert lower <= local * (1 + 1e-9)
@@ -152,9 +146,8 @@ def test_no_trust_model_is_above_ldp(algorithm, data):
 def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
     """Nothing is sent: a released mean of two models hides a node behind the noise of the other, who may collude."""
     M = np.full((2, 2), 0.5) if mixing else np.eye(2)
-    algorithm = from_maps(
-        {"P": np.zeros((2, 2)), "F": np.eye(2), "J": np.eye(2)}, EveryStep(1), model_from_state=M, message_sender=[0, 1]
-    )
+    maps = {"P": np.zeros((2, 2)), "F": np.eye(2), "J": np.eye(2)}
+    algorithm = from_maps(maps, EveryStep(1), model_from_state=M, message_sender=[0, 1])
     local, full = (loss_of(algorithm, model, 0, release=release) for model in (trust.LDP(), trust.FullCollusion()))
     assert local.sensitivity_squared >= full.sensitivity_squared * (1 - 1e-12)
     assert full.sensitivity_squared == pytest.approx(0 if release == "none" else 1)
@@ -163,10 +156,8 @@ def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
 def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
     class Insider(trust.Eavesdropper):
         def knowledge(self, algorithm, victim):
-            knowledge_of_base = super().knowledge(algorithm, victim)
-            return dataclasses.replace(
-                knowledge_of_base, known_noise=np.full_like(knowledge_of_base.known_noise, victim == 2)
-            )
+            masks = super().knowledge(algorithm, victim)
+            return dataclasses.replace(masks, known_noise=np.full_like(masks.known_noise, victim == 2))
 
     built = algorithms.dp_dsgd(Dynamics(THIRDS), EveryStep(2))
     losses = [loss.sensitivity_squared for loss in sensitivity_by_victim(built, Insider())]
@@ -182,7 +173,6 @@ def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
         assert loss_of(algorithm, trust.LDP(), victim).sensitivity_squared == math.inf
 
 
-# ---- gradients at models that nobody sees ----------------------------------------------------------------------------
 def hidden_weight(size, through):
     """Two nodes; node 1's gradient is taken at a model that holds `size` of a state nobody sees, by M or by F."""
     maps = {
@@ -212,7 +202,6 @@ def test_a_model_that_shows_in_its_own_round_is_not_known_before_it():
 
 @given(80, user_algorithms(), st.data())
 def test_known_models_are_those_that_rational_rows_span(algorithm, data):
-    """Any maps, with steps of several rounds: the verdict is that of rows over the rationals, in both directions."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     seen = rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < 0.8
     view = masked(algorithm, seen).view(algorithm, 0)
@@ -228,7 +217,6 @@ def test_known_models_are_those_that_rational_rows_span(algorithm, data):
     assert is_adaptive(view) == spans
 
 
-# ---- every injected sum seen -----------------------------------------------------------------------------------------
 @given(80, user_algorithms(together=True), st.data())
 def test_injections_seen_bound_every_view(algorithm, data):
     """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
@@ -241,11 +229,10 @@ def test_injections_seen_bound_every_view(algorithm, data):
     N = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])) * ~parts.ravel()
     (gram,) = view_grams(View(np.eye(len(N)), N, num_nodes=algorithm.num_nodes), [victim])
     (bound,) = sensitivities([gram], algorithm.participation, nodes=[victim], method="certified")
-    assert loss.non_adaptive_sensitivity.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(
-        loss.non_adaptive_sensitivity.lower
-    )
+    lower = loss.non_adaptive_sensitivity.lower
+    assert lower <= bound.squared * (1 + 1e-9) or not math.isfinite(lower)
     assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-6)  # rounding of cancelled entries included
-    assert loss.adaptive_by in (*victim_sensitivity.ADAPTIVE_BY, INJECTIONS)
+    assert loss.adaptive_by in (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
 def test_noise_that_enters_elsewhere_is_not_bounded_so():
@@ -255,7 +242,6 @@ def test_noise_that_enters_elsewhere_is_not_bounded_so():
     assert loss_of(algorithm, trust.LDP(), 0).adaptive_sensitivity_squared == pytest.approx(8)
 
 
-# ---- batch sizes -----------------------------------------------------------------------------------------------------
 def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     """Noise apart from gradients: dividing both leaves messages of the same sum, so divisors do not cancel."""
     apart = from_maps({"P": np.eye(2), "Q": -np.eye(2), "R": [[0.0, 1], [1, 0]], "K": HALF.weights}, EveryStep(2))
@@ -263,15 +249,11 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     assert not apart.divisors_cancel
     assert together.divisors_cancel
     sizes = [1.0, 50.0]
-    plain, divided = (
-        loss_of(algorithm, trust.Eavesdropper(), 0) for algorithm in (together, together.with_divisors(sizes))
-    )
-    assert divided.sensitivity_squared == pytest.approx(plain.sensitivity_squared)
-    plain, divided = (loss_of(algorithm, trust.Eavesdropper(), 0) for algorithm in (apart, apart.with_divisors(sizes)))
-    assert divided.sensitivity_squared == pytest.approx(2500 * plain.sensitivity_squared)
+    for built, factor in ((together, 1), (apart, 2500)):
+        plain, divided = (loss_of(a, trust.Eavesdropper(), 0) for a in (built, built.with_divisors(sizes)))
+        assert divided.sensitivity_squared == pytest.approx(factor * plain.sensitivity_squared)
 
 
-# ---- bare views ------------------------------------------------------------------------------------------------------
 @given(60, st.integers(0, 2**32 - 1))
 def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
     """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""
@@ -290,7 +272,6 @@ def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
         assert ((diagonal - errors) / gram.inflation <= X).all()
 
 
-# ---- a few cases of the soundness campaign ---------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def statements():
     sys.path.insert(0, str(EXPERIMENTS))

@@ -16,19 +16,7 @@ from mfdl.noise import JointNoise, SpatioTemporalNoise
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.testing import (
-    exact_leaks,
-    exact_view_gram,
-    gossip_matrices,
-    gossip_messages,
-    integer_encoders,
-    largest_signed_sum,
-    node_columns,
-    pinv_gram,
-    rational,
-    received,
-    to_float,
-)
+from mfdl.testing import gossip_matrices, integer_encoders, oracles
 
 KINDS = ("shared", "per column", "joint", "block")
 
@@ -63,9 +51,9 @@ def exact_noise(noise):
     """N over the rationals: C^-1 without rounding, F the floats that they are; by the definition."""
     T, n = noise.num_steps, noise.num_nodes
     if isinstance(noise, JointNoise):
-        return inverse(rational(noise.encoder.array))
-    F, columns = rational(noise.factor.toarray()), noise.factor.shape[1]
-    E = [inverse(rational(noise.column_encoder(k))) for k in range(columns)]
+        return inverse(oracles.rational(noise.encoder.array))
+    F, columns = oracles.rational(noise.factor.toarray()), noise.factor.shape[1]
+    E = [inverse(oracles.rational(noise.column_encoder(k))) for k in range(columns)]
     return [
         [F[i][k] * E[k][t][s] for s in range(T) for k in range(columns)] for t in range(T) for i in range(n)
     ]  # fmt: skip
@@ -74,12 +62,11 @@ def exact_noise(noise):
 def exact_answer(noise, known, node):
     """(X_u, leaks) from the injections alone: known a mask over (T, columns)."""
     B = [[Fraction(0) if k else x for x, k in zip(row, known.ravel(), strict=True)] for row in exact_noise(noise)]
-    A = rational(node_columns(np.eye(noise.shape[0]), node, noise.num_nodes))
-    return exact_view_gram(A, B), exact_leaks(A, B)
+    A = oracles.rational(oracles.node_columns(np.eye(noise.shape[0]), node, noise.num_nodes))
+    return oracles.exact_view_gram(A, B), oracles.exact_leaks(A, B)
 
 
 def has_residue(noise):
-    """Whether an entry of N that is 0 over the rationals is rounding in float64."""
     exact = np.array(exact_noise(noise), dtype=object)
     return bool(((exact == 0) & (noise.matmat(np.eye(noise.shape[1])) != 0)).any())
 
@@ -117,35 +104,32 @@ def test_all_messages_seen_over_the_rationals(case):
             assert gram.why
             assert_array_equal(gram.leaks | math.isinf(gram.inflation), leaks if gram.form == "dense form" else True)
             continue
-        if math.isinf(gram.inflation) and has_residue(
-            noise
-        ):  # which may be a faint share of a column, as far as is known
+        if math.isinf(gram.inflation) and has_residue(noise):  # which may be a faint share of a column
             assert math.isinf(sensitivity.squared)
             assert not sensitivity.exact
             continue
         assert not gram.leaks.any()
         assert gram.inflation < 1 + 1e-9
-        assert Fraction(sensitivity.squared) >= largest_signed_sum(exact)
-        assert_allclose(gram.matrix, to_float(exact), rtol=1e-7, atol=1e-9)
+        assert Fraction(sensitivity.squared) >= oracles.largest_signed_sum(exact)
+        assert_allclose(gram.matrix, oracles.to_float(exact), rtol=1e-7, atol=1e-9)
         slack = float(gram.inflation - 1) * np.abs(gram.matrix).max()
-        assert (np.abs(gram.matrix - to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
+        assert (np.abs(gram.matrix - oracles.to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
 
 
 @given(60, data=st.data(), momentum=st.sampled_from([0.0, 0.5]), kinds=st.sampled_from(KINDS))
 def test_the_gossip_drops_out(data, momentum, kinds):
-    """Against all messages written out, for any gossip, and the form that is chosen."""
     W = data.draw(gossip_matrices(max_nodes=3))
     n = W.num_nodes
     noise = data.draw(noises(n, (kinds,), max_steps=2))
     algorithm = algorithm_with(noise, W, learning_rate=0.5, momentum=momentum)
     square = kinds in ("joint", "block") or noise.factor.shape[0] == noise.factor.shape[1]
-    A, _ = gossip_messages(W, noise.num_steps, rate=0.5)
+    A, _ = oracles.gossip_messages(W, noise.num_steps, rate=0.5)
     if momentum:  # the injection of step s enters the step t >= s with momentum^(t - s)
         buffer = momentum ** np.subtract.outer(np.arange(noise.num_steps), np.arange(noise.num_steps)).clip(0)
         A = A @ np.kron(np.tril(buffer), np.eye(n))
     for u in range(n):
         gram = view_gram(algorithm, trust.Eavesdropper(), u)
-        X, outside = pinv_gram(node_columns(A, u, n), A @ noise.to_dense())
+        X, outside = oracles.pinv_gram(oracles.node_columns(A, u, n), A @ noise.to_dense())
         assert gram.leaks.any() == outside.any()
         if not outside.any():
             assert_allclose(gram.matrix, X, rtol=1e-6, atol=1e-7)
@@ -164,17 +148,17 @@ def test_hidden_messages_go_through_the_dense_form(data, released):
     n = W.num_nodes
     noise = data.draw(noises(n, max_steps=2))
     T, algorithm = noise.num_steps, algorithm_with(noise, W, learning_rate=0.5)
-    messages, final = gossip_messages(W, T, rate=0.5)
+    messages, final = oracles.gossip_messages(W, T, rate=0.5)
     last = {"none": np.zeros((0, T * n)), "all": final, "average": final.mean(axis=0, keepdims=True)}[released]
     N = noise.to_dense()
     attacker, victim = data.draw(st.permutations(range(n)))[:2]
     hidden = N * ~held_by(noise, [attacker]).ravel()
-    rows = messages[received(W, T, [attacker]).ravel()]
+    rows = messages[oracles.received(W, T, [attacker]).ravel()]
     average = messages.reshape(T, n, T * n).mean(axis=1)
     for model, A, B in ((trust.PNDP([attacker]), rows, hidden), (trust.Central(), average, N)):
         A = np.vstack([A, last])
         seen = np.where(np.abs(A @ B) > 1e-14 * (np.abs(A) @ np.abs(B)), A @ B, 0.0)  # noise that cancels is none
-        X, outside = pinv_gram(node_columns(A, victim, n), seen)
+        X, outside = oracles.pinv_gram(oracles.node_columns(A, victim, n), seen)
         gram = view_grams(model.view(algorithm, victim, release=released), [victim])[0]
         leaks = gram.leaks | math.isinf(gram.inflation)
         if model.name == "pndp" and gram.form != "dense form":
@@ -201,7 +185,7 @@ def test_columns_known_in_some_steps_only():
         model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
         gram = view_gram(algorithm_with(noise), model, 0)
         assert gram.form == "dense form"
-        X, _ = pinv_gram(node_columns(np.eye(4), 0, 2), noise.to_dense() * ~known.ravel())
+        X, _ = oracles.pinv_gram(oracles.node_columns(np.eye(4), 0, 2), noise.to_dense() * ~known.ravel())
         assert_allclose(gram.matrix, X, rtol=1e-9)
 
 
@@ -212,7 +196,6 @@ def test_a_view_without_a_form_that_is_too_large_is_refused():
     unsupported("no structured form", lambda: view_gram(algorithm_with(noise), trust.Eavesdropper(), 0))
 
 
-# ---- rounding goes to the safe side ---------------------------------------------------------------------------------
 def ill_conditioned(seed, n=4, weak=1e-7):
     """Rows that are almost dependent, so that columns of F^-1 cancel."""
     rng = np.random.default_rng(seed)
@@ -225,13 +208,11 @@ def test_the_inverse_factor_is_as_close_as_it_says():
     for seed in range(20):
         F = ill_conditioned(seed)
         G, bound = inverse_factor(F)
-        exact = inverse(rational(F))
-        off = np.array(
-            [[abs(float(x - y)) for x, y in zip(*rows, strict=True)] for rows in zip(exact, rational(G), strict=True)]
-        )
+        exact = inverse(oracles.rational(F))
+        off = np.abs((np.array(exact) - np.array(oracles.rational(G))).astype(float))
         assert (off <= bound[:, None] * np.linalg.norm(G, axis=0)).all()
         assert bound.max() < 1e-3
-        assert np.abs(to_float(exact)).max() > 1e5
+        assert np.abs(oracles.to_float(exact)).max() > 1e5
     assert inverse_factor(np.ones((2, 2))) is None
     assert inverse_factor(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-52]])) is None
     assert inverse_factor(np.full((1, 1), 5e-324)) is None  # its inverse is infinite in float64
@@ -249,7 +230,7 @@ def test_a_strong_encoder_on_a_weak_column_is_not_under_reported():
         F[-1] = F[0] + 1e-6 * off_axis
         gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.Eavesdropper(), 0)
         assert gram.form == "all messages seen"
-        assert upper_end(gram) >= weighted(inverse(rational(F)), scales)
+        assert upper_end(gram) >= weighted(inverse(oracles.rational(F)), scales)
 
 
 def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
@@ -258,7 +239,7 @@ def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
     F = np.array([[1.0, 0.0], [d, 1.0]])
     monkeypatch.setattr(np.linalg, "inv", lambda matrix: np.eye(len(matrix)))
     gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.Eavesdropper(), 0)
-    truth = weighted(inverse(rational(F)), scales)
+    truth = weighted(inverse(oracles.rational(F)), scales)
     assert truth == 1 + 2**20
     assert gram.values == pytest.approx(1)
     assert truth <= upper_end(gram) <= Fraction(1.01) * truth
@@ -295,25 +276,25 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
     noise.inverse.setflags(write=True)  # which nobody does by mistake
     noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
     for u in range(n):
-        truth = exact_view_gram(rational(node_columns(np.eye(T * n), u, n)), rational(noise.to_dense()))
+        truth = oracles.exact_view_gram(
+            oracles.rational(oracles.node_columns(np.eye(T * n), u, n)), oracles.rational(noise.to_dense())
+        )
         gram = view_gram(algorithm_with(noise), trust.Eavesdropper(), u)
         assert all(truth[t][t] <= upper_end(gram, t) <= Fraction(1.02) * truth[t][t] for t in range(T))
 
 
 def test_errors_of_one_encoder_hold_both_roundings():
-    """The errors of a time (x) space Gram are at least those of either half."""
     C, F = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[1.0, 0.1], [0.1, 0.01001]])
-    gram = view_gram(algorithm_with(SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.Eavesdropper(), 0)
     noise = SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)
+    gram = view_gram(algorithm_with(noise), trust.Eavesdropper(), 0)
     half, price = encoder_gram(noise.encoder), gram.values[0, 0] / (C.T @ C)[0, 0]
     assert (gram.errors >= price * half.errors).all()
-    truth = sum(row[0] ** 2 for row in inverse(rational(F)))  # [(F F^T)^-1]_00
+    truth = sum(row[0] ** 2 for row in inverse(oracles.rational(F)))  # [(F F^T)^-1]_00
     off = abs(Fraction(float(price)) - truth)
     assert gram.errors[0, 0] >= float(off) * (C.T @ C)[0, 0]
     assert gram.inflation == half.inflation > 1
     cancelling = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, -1.0, 1.0]])  # columns 0 and 1 are orthogonal
-    gram = view_gram(
-        algorithm_with(SpatioTemporalNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)), trust.LDP(), 0
-    )
+    noise = SpatioTemporalNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)
+    gram = view_gram(algorithm_with(noise), trust.LDP(), 0)
     assert gram.values[0, 1] == 0
     assert gram.errors[0, 1] >= encoder_gram(Dense(cancelling)).errors[0, 1] > 0

@@ -1,7 +1,6 @@
 """Every form of the view Gram against dense matrices written by hand, exact rational arithmetic and known numbers."""
 
 import dataclasses
-import itertools
 import math
 
 import networkx as nx
@@ -18,24 +17,7 @@ from mfdl.noise import CausalNoise
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
-from mfdl.testing import (
-    append_known_noise,
-    clear_rank,
-    exact_leaks,
-    exact_run,
-    exact_view,
-    exact_view_gram,
-    gossip_messages,
-    integer_views,
-    node_columns,
-    pairwise_factor,
-    pinv_gram,
-    rational,
-    received,
-    to_float,
-    view_cases,
-    without_noise,
-)
+from mfdl.testing import integer_views, oracles, view_cases
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
@@ -52,7 +34,7 @@ def check_against_pinv(case):
     assert_allclose(view.dense_gradients_by_time(), case.A, atol=1e-12)
     assert_allclose(view.dense_noise(), case.B, atol=1e-12)
     for u, gram in zip(case.honest, view_grams(view, case.honest), strict=True):
-        X, leaks = pinv_gram(node_columns(case.A, u, n), case.B)
+        X, leaks = oracles.pinv_gram(oracles.node_columns(case.A, u, n), case.B)
         leaks = leaks | case.known_gradients[:, u]
         if math.isinf(gram.inflation):
             assert leaks.any() or gram.upper
@@ -69,11 +51,10 @@ def check_against_pinv(case):
 
 @given(180, case=st.one_of(view_cases(), view_cases(kinds=("pndp",), noises=PLAIN, max_nodes=6, max_steps=4)))
 def test_any_form_is_the_dense_definition(case):
-    assume(clear_rank(case.B))
+    assume(oracles.clear_rank(case.B))
     check_against_pinv(case)
 
 
-# ---- range form = null-space form ---------------------------------------------------------------------------------
 @given(
     60, n=st.integers(2, 6), T=st.integers(1, 4), bits=st.integers(0, 2**12), varying=st.booleans(),
     released=st.integers(0, 2), seed=st.integers(0, 999),
@@ -108,10 +89,10 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
             A[t, :, s] = product
             product = weights[t] @ product
     A = A.reshape(T * n, T * n)
-    B = without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(~unknown)})
+    B = oracles.without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(~unknown)})
     view, noise = (np.vstack([M[seen.ravel()], combinations @ M[(T - 1) * n :]]) for M in (A, B))
     for u in np.flatnonzero(unknown):
-        oracle, _ = pinv_gram(node_columns(view, u, n), noise)
+        oracle, _ = oracles.pinv_gram(oracles.node_columns(view, u, n), noise)
         X = null_space.grams(np.array([u]))[0]
         assert_allclose(X, oracle, atol=1e-9)
         assert np.linalg.eigvalsh(oracle - X)[-1] <= T * null_space.absolute_error() + 1e-12
@@ -124,9 +105,7 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
 @pytest.mark.parametrize("of_nodes", [False, True])
 @pytest.mark.parametrize("rates", [np.full(6, 0.5), 1 / np.arange(1.0, 7.0)])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
-    symmetric, rates, of_nodes, memory, monkeypatch
-):
+def test_range_form_of_noise_correlated_in_time_is_its_definition(symmetric, rates, of_nodes, memory, monkeypatch):
     """Any W, one encoder for all nodes or one each, covariances of all steps at once or of few."""
     monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", memory)
     n, T = 5, 6
@@ -148,12 +127,11 @@ def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
     noise = CausalNoise(np.linalg.inv(inverse), num_steps=T, num_nodes=n).matmat(np.eye(T * n))
     B = (A @ noise) * np.tile(unknown, T)
     for u, gram in zip([1, 2, 4], form.grams(np.array([1, 2, 4])), strict=True):
-        oracle, _ = pinv_gram(node_columns(A, u, n), B)
+        oracle, _ = oracles.pinv_gram(oracles.node_columns(A, u, n), B)
         assert_allclose(gram, oracle, rtol=1e-9, atol=1e-9)
 
 
 def test_messages_that_change_with_the_steps_need_no_dense_matrix():
-    """Gossip of every step, of which an attacker hears other nodes each time, and messages that are not sent."""
     changing = gossip.sequence([MH(f"erdos-renyi:n=7,p=0.5,seed={seed}") for seed in range(6)])
     algorithm = algorithms.dp_dsgd(Dynamics(changing), EveryStep(6))
     rarely = algorithms.local_steps(Dynamics(MH("ring:n=7")), EveryStep(6))
@@ -178,15 +156,14 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
         assert_allclose(a.matrix, b.matrix, rtol=1e-10, atol=1e-14)
 
 
-# ---- rational arithmetic ------------------------------------------------------------------------------------------
 @given(300, case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
-    exact = exact_leaks(rational(A), rational(B))
+    exact = oracles.exact_leaks(oracles.rational(A), oracles.rational(B))
     grams = view_grams(View(A, B), [0])[0]
     assert grams.leaks.tolist() == exact  # never a finite number for a leak, never infinity without one
     if not any(exact):
-        X = to_float(exact_view_gram(rational(A), rational(B)))
+        X = oracles.to_float(oracles.exact_view_gram(oracles.rational(A), oracles.rational(B)))
         assert_bounded(grams, X)
         assert_allclose(grams.matrix, X, rtol=1e-8, atol=1e-8)
 
@@ -207,9 +184,11 @@ def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
     """After n rounds the end of a path knows every injection: X = 1, though singular values fall below 1e-16."""
     algorithm = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=rounds)
     far = n - 1
-    messages, _ = gossip_messages(path(n), 1, gossip_rounds=rounds)
-    seen = messages[received(path(n), rounds, [0]).ravel()]
-    exact = exact_view_gram(rational(seen[:, [far]]), rational(without_noise(seen, {0})))
+    messages, _ = oracles.gossip_messages(path(n), 1, gossip_rounds=rounds)
+    seen = messages[oracles.received(path(n), rounds, [0]).ravel()]
+    exact = oracles.exact_view_gram(
+        oracles.rational(seen[:, [far]]), oracles.rational(oracles.without_noise(seen, {0}))
+    )
     assert exact == [[1]]
     grams = view_grams(trust.PNDP([0]).view(algorithm, 1, release="none"), range(1, n))[far - 1]
     assert grams.inflation * (grams.matrix[0, 0] + grams.entry_error[0, 0]) >= 1
@@ -221,9 +200,9 @@ def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
 
 
 def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rational_arithmetic(monkeypatch):
-    messages, _ = gossip_messages(path(32), 1, gossip_rounds=32)
-    seen = messages[received(path(32), 32, [0]).ravel()]
-    view = View(seen, without_noise(seen, {0}), num_nodes=32)
+    messages, _ = oracles.gossip_messages(path(32), 1, gossip_rounds=32)
+    seen = messages[oracles.received(path(32), 32, [0]).ravel()]
+    view = View(seen, oracles.without_noise(seen, {0}), num_nodes=32)
     exact = view_grams(view, [31])[0]
     assert exact.form == "rational arithmetic"
     assert (exact.matrix, exact.leaks.any()) == (1, False)
@@ -235,7 +214,6 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
     assert (loss.squared, loss.exact, loss.lower) == (math.inf, False, 0.0)
 
 
-# ---- rank-deficient noise -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("edges", [None, [1, -1, 1, -1, -1]])
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
@@ -244,49 +222,16 @@ def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     for model in (trust.Eavesdropper(), trust.LDP(), trust.Colluding((0,)), trust.FullCollusion(), trust.Coalitions(1)):
         for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
-    F = pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
-    X, leaks = pinv_gram(np.eye(5)[:, :1], F)
+    F = oracles.pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
+    X, leaks = oracles.pinv_gram(np.eye(5)[:, :1], F)
     assert X[0, 0] == pytest.approx(0.4)
     assert leaks.all()
     assert view_grams(View(np.eye(5)[:, :1], F), [0])[0].leaks.all()
 
 
-def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
-    """Sigma + t I, t -> 0: the limit of the regular cases is the infinite one, from below."""
-    dynamics = Dynamics(MH("ring:n=5"))
-    before = 0.0
-    for local in 10.0 ** -np.arange(1, 17):
-        algorithm = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
-        loss = sensitivity_by_victim(algorithm, trust.Eavesdropper())[0].sensitivity_squared
-        eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
-        truth = float(np.mean(1 / (local**2 + eigenvalues)))
-        assert loss >= truth * (1 - 1e-9)
-        assert loss >= before
-        assert math.isinf(loss) or local > 1e-15
-        before = loss
-    assert before == math.inf
-
-
-@pytest.mark.parametrize("faint", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 1e-18, 0.0])
-def test_noise_near_the_tolerance_is_never_overestimated(faint):
-    """The difference of two rows shows the gradient with noise of std `faint`."""
-    A, B = np.array([[1.0], [0.0]]), np.array([[1.0, faint], [1.0, 0.0]])
-    loss = sensitivity_of_gram(view_grams(View(A, B), [0])[0], EveryStep(1)).squared
-    assert loss >= (1 / faint**2 if faint else math.inf) * (1 - 1e-9)
-
-
-# ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
 def user_level(model, algorithm, victim, release="none"):
     grams = view_grams(model.view(algorithm, victim, release=release), [victim])[0]
     return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
-
-
-@pytest.mark.parametrize(("T", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
-def test_zip_dl_under_ldp(T, value):
-    for victim in (0, 3):
-        assert user_level(trust.LDP(), algorithms.zip_dl(RING6, EveryStep(T)), victim) == pytest.approx(value)
-        with_own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
-        assert user_level(trust.LDP(), with_own, victim) == math.inf
 
 
 @pytest.mark.parametrize("release", [None, "all", "average"])
@@ -296,28 +241,8 @@ def test_released_models_undo_zip_dl(model, release):
     algorithm = algorithms.zip_dl(RING6, EveryStep(2))
     if release == "average" or model.name != "pndp":
         assert user_level(model, algorithm, 2, release) == math.inf
-    expected = (
-        "all" if model.name == "ldp" else release
-    )  # private noise in an average is not separate: it counts as all
+    expected = "all" if model.name == "ldp" else release  # private noise in an average is not separate: it is all
     assert sensitivity_by_victim(algorithm, model, release=release)[1].release == (expected or "all")
-
-
-def test_zip_dl_pairs_on_a_ring():
-    algorithm = algorithms.zip_dl(RING6, EveryStep(3))
-    losses = [user_level(trust.PNDP([0]), algorithm, u) for u in range(1, 6)]
-    assert_allclose(losses, [8.517, 0.575, 0.0303, 0.575, 8.517], rtol=1e-3)
-    assert user_level(trust.PNDP([0]), algorithms.zip_dl(RING6, EveryStep(1)), 1) == pytest.approx(1.5)
-    heard = algorithms.zip_dl(RING6, EveryStep(3), self_messages=True)
-    assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], losses, rtol=1e-9)  # it knew that
-
-
-# ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
-def test_decor_on_a_ring_of_eight():
-    algorithm = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
-    seen = [user_level(trust.Colluding((0,)), algorithm, u) for u in (1, 2, 3, 4)]
-    assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
-    heard = [user_level(trust.PNDP([0]), algorithm, u) for u in (1, 2, 3, 4)]
-    assert_allclose(heard, [1.04, 0.083, 0.0025, 0.0], atol=5e-3)
 
 
 @pytest.mark.parametrize("graph", ["ring:n=6", "star:n=5", "complete:n=4", "path:n=5"])
@@ -344,24 +269,23 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
     W, T, n = MH("ring:n=5"), 2, 5
     edges = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
     algorithm = algorithms.decor(Dynamics(W), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
-    messages, final = gossip_messages(W, T)
-    rows = [messages[received(W, T, attackers).ravel()]]
+    messages, final = oracles.gossip_messages(W, T)
+    rows = [messages[oracles.received(W, T, attackers).ravel()]]
     if release != "none":
         rows.append(final if release == "all" else final.mean(axis=0, keepdims=True))
     A = np.vstack(rows)
-    B = A @ np.kron(np.eye(T), pairwise_factor(edges, n, 0.5, 2.0))
+    B = A @ np.kron(np.eye(T), oracles.pairwise_factor(edges, n, 0.5, 2.0))
     holders = [{i} for i in range(n)] + [set(edge) for edge in edges]
     known = {t * len(holders) + c for t in range(T) for c, who in enumerate(holders) if who & set(attackers)}
     honest = [u for u in range(n) if u not in attackers]
     grams = view_grams(trust.PNDP(attackers).view(algorithm, honest[0], release=release), honest)
     for u, gram in zip(honest, grams, strict=True):
-        appended, _ = pinv_gram(*append_known_noise(node_columns(A, u, n), B, known))
-        zeroed, _ = pinv_gram(node_columns(A, u, n), without_noise(B, known))
+        appended, _ = oracles.pinv_gram(*oracles.append_known_noise(oracles.node_columns(A, u, n), B, known))
+        zeroed, _ = oracles.pinv_gram(oracles.node_columns(A, u, n), oracles.without_noise(B, known))
         assert_allclose(appended, zeroed, atol=1e-9)
         assert_allclose(gram.matrix, zeroed, atol=1e-9)
 
 
-# ---- beyond the builders --------------------------------------------------------------------------------------------
 def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
     base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))
@@ -375,7 +299,7 @@ def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     A = rows.reshape(9, 9)[[1, 4, 7]]  # the end of a path hears the middle
     grams = view_grams(trust.PNDP([0]).view(algorithm, 1, release="none"), [1, 2])
     for u, gram in zip((1, 2), grams, strict=True):
-        X, _ = pinv_gram(node_columns(A, u, 3), without_noise(A, {0, 3, 6}))
+        X, _ = oracles.pinv_gram(oracles.node_columns(A, u, 3), oracles.without_noise(A, {0, 3, 6}))
         assert_allclose(gram.matrix, X, atol=1e-10)
 
 
@@ -399,23 +323,3 @@ def test_zero_rows_and_no_rows():
     assert infinite(view_grams(trust.PNDP([0]).view(no_noise, 1), [1])[0])
     far = view_grams(trust.PNDP([0]).view(no_noise, 1, release="none"), [3])[0]
     assert not infinite(far)  # two steps carry nothing three hops far
-
-
-@pytest.mark.parametrize("graph", [nx.path_graph(8), nx.cycle_graph(8)])
-def test_errors_of_structured_forms_bound_the_true_ones(graph):
-    """Dyadic matrices, over the rationals: rounding is really there, and never more than stated."""
-    W = gossip.from_array(np.eye(8) - nx.laplacian_matrix(graph).toarray() / 4)
-    encoder = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [-1.0, 0.5, 2.0]]
-    both = algorithms.dp_dsgd(Dynamics(W), EveryStep(3)), algorithms.mf_dsgd(Dynamics(W), EveryStep(3), encoder)
-    forms, off = set(), 0
-    for algorithm, attackers in itertools.product(both, ([0], [1], [1, 4], [1, 3, 5, 7])):
-        view = trust.PNDP(attackers).view(algorithm, release="none")
-        A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
-        honest = [u for u in range(8) if u not in attackers][:3]
-        for u, gram in zip(honest, view_grams(view, honest), strict=True):
-            exact = to_float(exact_view_gram([row[u::8] for row in A], B))
-            assert_bounded(gram, exact)
-            forms.add(gram.form)
-            off += np.linalg.eigvalsh(exact - gram.matrix)[-1] > 1e-17
-    assert forms >= {"range form", "null-space form"}
-    assert off > 0  # without the stated errors these would be too small

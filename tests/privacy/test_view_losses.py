@@ -17,23 +17,11 @@ from mfdl.entries import as_fractions
 from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
 from mfdl.privacy.victim_sensitivity import is_adaptive
-from mfdl.testing import (
-    exact_leaks,
-    exact_view_gram,
-    gossip_messages,
-    largest_signed_sum,
-    local_noising,
-    pairwise_factor,
-    rational,
-    received,
-    view_cases,
-    without_noise,
-)
+from mfdl.testing import oracles, view_cases
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
 
-# ---- against rational arithmetic ------------------------------------------------------------------------------------
 @st.composite
 def matrices(draw):
     """(A, B, nodes) over two steps: B of any rank, A in its range or not, rows and columns of sizes of their own."""
@@ -51,17 +39,18 @@ def matrices(draw):
 @given(600, case=matrices(), scheme=st.sampled_from(SCHEMES))
 def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
-    leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
+    leaks, X = (
+        oracles.exact_leaks(oracles.rational(A), oracles.rational(B)),
+        oracles.exact_view_gram(oracles.rational(A), oracles.rational(B)),
+    )
     for loss in view_losses(View(A, B, num_nodes=n), scheme):
-        sensitivity, patterns = (
-            loss.non_adaptive_sensitivity,
-            [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()],
-        )
+        sensitivity = loss.non_adaptive_sensitivity
+        patterns = [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()]
         if any(leaks[column] for pattern in patterns for column in pattern):
             assert sensitivity.squared == math.inf
             assert sensitivity.why
             continue
-        truth = max(largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)
+        truth = max(oracles.largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)
         assert sensitivity.squared == math.inf or Fraction(sensitivity.squared) >= truth >= Fraction(sensitivity.lower)
         if sensitivity.exact:
             assert sensitivity.squared <= float(truth) * (1 + 2e-6)
@@ -84,7 +73,7 @@ def test_a_leak_in_one_step_leaves_the_other_its_number():
 def test_known_noise_is_noise_that_is_not_there(case, data):
     A, B, n = case
     known = np.array(data.draw(st.lists(st.booleans(), min_size=B.shape[1], max_size=B.shape[1])))
-    expected = view_losses(View(A, without_noise(B, np.flatnonzero(known)), num_nodes=n), EveryStep(2))
+    expected = view_losses(View(A, oracles.without_noise(B, np.flatnonzero(known)), num_nodes=n), EveryStep(2))
     for make in (np.asarray, sp.csr_array, lambda M: np.array(M.astype(object) * Fraction(1), dtype=object)):
         losses = view_losses(View(make(A), make(B), num_nodes=n, known_noise=known), EveryStep(2))
         for loss, other in zip(losses, expected, strict=True):
@@ -113,12 +102,10 @@ def test_noise_that_cancels_in_an_operator_is_no_noise():
 def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
     """Noise of 1e-5 beside noise of one, from an operator that is off by 2^-46 of its largest entry."""
     computed = np.diag([faint + off * 2.0**-46, 1.0])
-    (loss,) = view_losses(
-        View(np.eye(2)[:, :1], aslinearoperator(computed) @ aslinearoperator(np.eye(2))), EveryStep(1)
-    )
-    assert (
-        Fraction(loss.sensitivity_squared) >= 1 / Fraction(faint) ** 2 >= Fraction(loss.non_adaptive_sensitivity.lower)
-    )
+    products = aslinearoperator(computed) @ aslinearoperator(np.eye(2))
+    (loss,) = view_losses(View(np.eye(2)[:, :1], products), EveryStep(1))
+    number = loss.non_adaptive_sensitivity
+    assert Fraction(number.squared) >= 1 / Fraction(faint) ** 2 >= Fraction(number.lower)
 
 
 def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_leak():
@@ -132,14 +119,12 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
     assert (first.bound, bool(first.non_adaptive_sensitivity.why)) == ("upper", True)
 
 
-# ---- against builders -----------------------------------------------------------------------------------------------
 @given(60, case=view_cases(exact=True))
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
-    by_victim = {
-        loss.victim: loss for loss in privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
-    }
+    of_builder = privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
+    by_victim = {loss.victim: loss for loss in of_builder}
     shared = sorted(set(by_victim) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
         if loss.bound == by_victim[loss.victim].bound == "exact":
@@ -162,28 +147,6 @@ def same(algorithm, model, view):
         assert loss.sensitivity_squared == pytest.approx(by_victim[loss.victim].sensitivity_squared, rel=3e-6)
 
 
-def test_decor_by_hand():
-    W_T, _ = gossip_messages(RING, T)
-    noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
-    algorithm = algorithms.decor(Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
-    same(algorithm, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
-    holders = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
-    known = np.arange(5) == 0
-    colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=holders)
-    same(algorithm, trust.Colluding((0,)), colluder)
-
-
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_muffliato_and_pndp_by_hand(rounds):
-    algorithm = algorithms.muffliato(Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
-    W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
-    same(algorithm, trust.LDP(), View(W_T, W_T, num_nodes=5))
-    seen = W_T[received(RING, T * rounds, [0]).ravel()]
-    zero = np.arange(5) == 0
-    attacked = View(seen, seen, num_nodes=5, known_gradients=zero, known_noise=np.tile(zero, T))
-    same(algorithm, trust.PNDP([0]), attacked)
-
-
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     """w_ij = 1 / max(degree) with 1 - sum(w) on the diagonal, which for a hub is the rounding of 0."""
@@ -197,43 +160,19 @@ def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
     assert floats[0, 0] != 0
     W, identity, R = gossip.from_array(floats), np.diag([Fraction(1)] * 7), T * rounds
     powers = [functools.reduce(np.dot, [exact] * k, identity) for k in range(R)]
-    messages = np.block(
-        [[powers[r - s * rounds] if r >= s * rounds else 0 * identity for s in range(T)] for r in range(R)]
-    )
+    ages = np.subtract.outer(np.arange(R), rounds * np.arange(T))
+    messages = np.block([[powers[age] if age >= 0 else 0 * identity for age in row] for row in ages])
     algorithm = algorithms.dp_dsgd(Dynamics(W, gossip_rounds=rounds), EveryStep(T))
-    seen, attacks = messages[received(W, R, [1]).ravel()], np.arange(7) == 1
+    seen, attacks = messages[oracles.received(W, R, [1]).ravel()], np.arange(7) == 1
     by_hand = View(seen, seen, num_nodes=7, known_gradients=attacks, known_noise=np.tile(attacks, T))
     same(algorithm, trust.PNDP([1]), by_hand)
     losses = privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
     assert all(loss.bound == "exact" for loss in losses)
 
 
-def test_zip_dl_by_hand():
-    """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
-    W, T = gossip.metropolis_hastings("path:n=3"), 2
-    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T))
-    dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
-    to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
-    averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
-    spread = np.zeros((len(pairs), len(pairs)))
-    for a in range(3):
-        mine = [k for k, (sender, _) in enumerate(pairs) if sender == a]
-        w = np.array([dense[pairs[k][1], a] for k in mine])
-        spread[np.ix_(mine, mine)] = np.eye(len(mine)) - np.outer(1 / (len(mine) * w), w)
-    blocks = [
-        [np.linalg.matrix_power(averaging, t - s) if t >= s else 0 * averaging for s in range(T)] for t in range(T)
-    ]
-    messages = np.block(blocks)
-    A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
-    sent = np.tile([a != b for a, b in pairs], T)
-    same(algorithm, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
-
-
-# ---- adaptive gradients ---------------------------------------------------------------------------------------------
 def models_of(algorithm):
-    return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ np.eye(
-        algorithm.noise.shape[1]
-    )
+    unit = np.eye(algorithm.noise.shape[1])
+    return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ unit
 
 
 def steps_of(case):
@@ -249,12 +188,9 @@ def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(
     options = {"num_nodes": algorithm.num_nodes, "known_gradients": case.known_gradients, "known_noise": known}
     view = View(case.A, case.A @ case.noising, models=models_of(algorithm), row_steps=steps_of(case), **options)
     assert is_adaptive(view) == is_adaptive(model)
-    assert is_adaptive(View(case.A, case.B, **options)) == (
-        algorithm.num_steps == 1
-    )  # without them only a single step is
-    later = steps_of(case) + np.array(
-        data.draw(st.lists(st.integers(0, 2), min_size=len(case.A), max_size=len(case.A)))
-    )
+    assert is_adaptive(View(case.A, case.B, **options)) == (algorithm.num_steps == 1)  # without them one step is
+    rows = len(case.A)
+    later = steps_of(case) + np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows)))
     later = np.minimum(later, algorithm.num_steps - 1).astype(int)
     delayed = View(case.A, case.B, models=models_of(algorithm), row_steps=later, **options)
     assert is_adaptive(view) or not is_adaptive(delayed)  # who sees rows later knows no more models
@@ -263,8 +199,8 @@ def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(
 def test_models_and_times_decide_what_is_adaptive():
     encoder = np.array([[1.0, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
     algorithm = algorithms.mf_dsgd(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
-    W_T, _ = gossip_messages(algorithm.dynamics.gossip, 3)
-    N, times = local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
+    W_T, _ = oracles.gossip_messages(algorithm.dynamics.gossip, 3)
+    N, times = oracles.local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
     seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(algorithm), row_steps=times)
     gram = encoder.T @ encoder
     for loss in view_losses(seen, EveryStep(3)):
@@ -310,7 +246,7 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
     ring, full = gossip.metropolis_hastings("ring:n=4"), gossip.from_array(np.full((4, 4), 0.25))
     views = []
     for W in (ring, full):
-        messages, _ = gossip_messages(W, 2)
+        messages, _ = oracles.gossip_messages(W, 2)
         views.append(messages.reshape(2, 4, 8).mean(axis=1))
     assert np.array_equal(*views)
     (loss, *_) = view_losses(View(views[0], views[0], num_nodes=4), EveryStep(2))
@@ -320,7 +256,6 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
     assert loss.sensitivity_squared == pytest.approx(0.5)
 
 
-# ---- arguments ------------------------------------------------------------------------------------------------------
 def test_victims_and_participation_by_node():
     by_node = ParticipationByNode([Single(2), EveryStep(2), Single(2)])
     view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))

@@ -6,9 +6,9 @@ forms, all giving the same X:
 - all messages seen: the gossip is an injective left factor of A and B and drops out (`separable`);
 - one combination of the messages, and states known up to the nodes' own gradients (`known_states`);
 - part of the messages, node-local noise: modes, null-space form and range form (`hidden_modes`,
-`range_and_null_space`);
+  `range_and_null_space`);
 - everything else, rational arithmetic where float64 cannot tell its ranks, and every matrix of one rank near the given
-one, where a bare view asks for it (`dense_form`).
+  one, where a bare view asks for it (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
 Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,24 +47,12 @@ LAST: tuple[type[ViewForm], ...] = (Nearby, OwnStatesOfAll, DenseForm, Fractions
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
 __all__ = [
-    "FORMS",
-    "INJECTIONS",
-    "LAST",
-    "Blocks",
-    "Group",
-    "ViewForm",
-    "ViewGram",
-    "injection_bound",
-    "joint_grams",
-    "joint_injection_bounds",
-    "known_gradient",
-    "view_gram",
-    "view_grams",
-]
+    "FORMS", "INJECTIONS", "LAST", "Blocks", "Group", "ViewForm", "ViewGram", "injection_bound", "joint_grams",
+    "joint_injection_bounds", "known_gradient", "view_gram", "view_grams",
+]  # fmt: skip
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
-    """X_u of one node under a trust model with a single view."""
     check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
@@ -119,7 +107,6 @@ def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, V
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
-    """The forms that cover a view, in the order of trial."""
     injections_seen = Separable.from_view(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
@@ -137,7 +124,6 @@ def _grams_of_form(view: View, form: ViewForm, victims: Sequence[int]) -> dict[i
 
 
 def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
     streamed, grams = _streamed(view, form), zip(groups, form.joint_grams(groups), strict=True)
 
     def changed(owners: Group, gram: ViewGram) -> ViewGram:
@@ -170,9 +156,7 @@ def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
     return changed
 
 
-def _with_known_gradients(
-    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
-) -> list[ViewGram]:
+def _with_known_gradients(view: View, victims: Sequence[int], grams: dict[int, ViewGram], last: str) -> list[ViewGram]:
     """Grams with a leak at every step whose gradient of the victim is known; undecided ones (of the `last` form) leak
     everywhere.
     """
@@ -186,6 +170,6 @@ def _with_known_gradients(
 
 
 def known_gradient(view: View, victim: int) -> str:
-    """The gradient of a victim that the attacker knows, in words; empty where it knows none."""
+    """The gradient of a victim that the attacker knows, in words; empty: none."""
     known = view.known_gradients[:, victim]
     return f"the attacker knows the gradient of step {np.flatnonzero(known)[0]}" if known.any() else ""

@@ -89,7 +89,6 @@ class ViewGram:
 
     @classmethod
     def silent(cls, num_steps: int, why: str, *, form: str = "all messages seen", upper: bool = False) -> ViewGram:
-        """Every step leaks."""
         everything = np.ones(num_steps, dtype=bool)
         return cls(np.ones(num_steps), np.zeros(num_steps), math.inf, everything, why, form, upper=upper)
 
@@ -113,7 +112,6 @@ class ViewGram:
 
     @property
     def matrix(self) -> FloatArray:
-        """X, shape (T, T)."""
         if self.structured is not None:
             C = np.asarray(written_out(self.structured.encoder).array)
             return np.asarray(self.structured.weight * (C.T @ C))
@@ -121,7 +119,6 @@ class ViewGram:
 
     @property
     def entry_error(self) -> FloatArray:
-        """`errors` for every entry, shape (T, T)."""
         if self.structured is not None:
             C, of = np.abs(np.asarray(written_out(self.structured.encoder).array)), self.structured
             return np.asarray((of.error + 64 * len(C) * UNIT * of.weight) * (C.T @ C))
@@ -227,7 +224,6 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
 
 
 def states_are_of_messages(algorithm: LinearAlgorithm) -> bool:
-    """Whether every next state is a function of the messages of its round alone."""
     bypasses = ((k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds)
     return all(matrix is None for maps in bypasses for matrix in maps)
 

@@ -60,13 +60,10 @@ from .whitening import RANK_SAFETY, SPREAD, WhitenedColumns, spread, whiten
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 MAX_RATIONAL_ROWS = 48
 MAX_RATIONAL_ENTRIES = 6000  # of A and B together: about a second of rational arithmetic
-SAFE = 1e280
-"""Size of the entries of X beyond which, or below whose inverse, later products could leave float64."""
+SAFE = 1e280  # size of the entries of X beyond which, or below whose inverse, later products could leave float64
 
 
 class GroupForm(ViewForm):
-    """A form to which a victim is a group of one."""
-
     @abc.abstractmethod
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]: ...
 
@@ -107,7 +104,7 @@ class DenseForm(GroupForm):
         B, residue = _without_residue(B, rounding)
         white = whiten(A, B, given_noise=self.given, rounding=(view.gradient_rounding(nodes), rounding))
         in_float64 = white.leaks
-        white = self._with_exact_ranks(white, A, B, victims)
+        white = self._exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
         decided_next = self.given and Fractions.from_view(view) is not None
         out: list[ViewGram | None] = []
@@ -131,9 +128,7 @@ class DenseForm(GroupForm):
             )
         return out
 
-    def _with_exact_ranks(
-        self, white: WhitenedColumns, A: FloatArray, B: FloatArray, victims: Sequence[int]
-    ) -> WhitenedColumns:
+    def _exact_ranks(self, white: WhitenedColumns, A: FloatArray, B: FloatArray, victims: list[int]) -> WhitenedColumns:
         """Leaks as exact arithmetic has them; what float64 alone takes for one is undecided, and all at another rank.
 
         Of views too large for it only those are decided whose shares of noise and gradients are of like size.
@@ -227,7 +222,6 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
 
 
 def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
-    """Indices of the columns of a group among those of some nodes, node after node, each in time order."""
     return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
 
@@ -257,7 +251,6 @@ class Fractions(GroupForm):
 
 
 def gram_of_rows(signal: NDArray[Any], noise: NDArray[Any]) -> flint.fmpq_mat:
-    """signal^T (noise noise^T)^-1 signal, for noise of full row rank."""
     S, N = rational(signal), rational(noise)
     if not len(noise):
         return flint.fmpq_mat(signal.shape[1], signal.shape[1])

@@ -64,7 +64,6 @@ class HiddenModes(PartForm):
         return cls(part) if asymmetry.max() <= 4 * EPS * size.max() else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Multiplications, weighed by how much slower they are than those of one large product."""
         T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
         e = 0 if self.part.released is None else len(self.part.released)
         over_time = 0 if self.part.noise.fresh else 2 * T**2
@@ -318,7 +317,6 @@ class ReleasedModes:
 
 
 def _weights(part: PartlySeen) -> tuple[FloatArray, float]:
-    """(a of the messages with noise fresh in each step, of norm one, and its rounding)."""
     a = part.released_steps
     C, N = part.alike, part.noise.inverse
     if C is None or N is None:

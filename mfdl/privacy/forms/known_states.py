@@ -109,9 +109,7 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
     if len(of_kind) < len(states.kinds):
         return None
     of_step = [of_kind[number] for number in states.kind_of_step]
-    values, errors, leaks = (
-        np.stack([getattr(seen, name) for seen in of_step]) for name in ("values", "errors", "leaks")
-    )
+    values, errors, leaks = (np.stack([getattr(s, name) for s in of_step]) for name in ("values", "errors", "leaks"))
     retained, retained_error, unseen = (states.over_steps(name) for name in ("retained", "retained_error", "unseen"))
     added, added_error = (states.over_steps(name) * states.scale for name in ("added", "added_error"))
     added_error = added_error + 2 * UNIT * np.abs(added)
@@ -128,7 +126,7 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
         u = members[0]
         off = (slack[:, :, members] + np.abs(numbers[:, :, members] - numbers[:, :, [u]])).max(axis=2)
         X, error = _assembled(numbers[:, :, u], off)
-        leaking, by = _leaking_steps(np.abs(numbers[:2, :, u]) + off[:2], leaks[:, :, u])
+        leaking, by = _leak_steps(np.abs(numbers[:2, :, u]) + off[:2], leaks[:, :, u])
         unproven = math.isinf(inflation)
         why = "its rounding errors are not small, so that infinity is only an upper bound" * unproven
         gram = ViewGram(X, error, inflation, leaking, why, FORM, upper=unproven)
@@ -144,7 +142,6 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
 
 
 def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]) -> list[list[int]]:
-    """Victims in groups whose (5, T) numbers agree to MERGED_BITS and whose leaks are the same."""
     groups: dict[bytes, list[int]] = {}
     for u in dict.fromkeys(victims):
         mantissa, exponent = np.frexp(numbers[:, :, u])
@@ -180,9 +177,7 @@ def _shown_by(kind: RoundKind) -> _Seen | None:
     return out
 
 
-def _inflation(
-    retained: FloatArray, revealed: FloatArray, leaks: NDArray[np.bool_], unseen: FloatArray
-) -> float | None:
+def _inflation(retained: FloatArray, seen: FloatArray, leaks: NDArray[np.bool_], unseen: FloatArray) -> float | None:
     """(1 - ||N||)^-2 for the noise r that was neglected, or None where it is not in the range of B_0.
 
     Block (t, s) of N is Sigma_t^{+1/2} sum_j P_T e_j (prod_{s<r<t} D_jj(r)) r_j(s), at most T blocks a row and column.
@@ -192,7 +187,7 @@ def _inflation(
         return None
     with np.errstate(over="ignore"):
         growth = np.maximum(retained[:, nodes], 1.0).prod(axis=0)
-        blocks = growth * np.sqrt(revealed[:, nodes].max(axis=0)) * unseen[:, nodes].max(axis=0)
+        blocks = growth * np.sqrt(seen[:, nodes].max(axis=0)) * unseen[:, nodes].max(axis=0)
     size = len(retained) * float(blocks.sum()) * (1 + 1e-9)
     return math.inf if not size < 1 else (1 - size) ** -2
 
@@ -233,9 +228,7 @@ def _polynomial(retained: FloatArray, added: FloatArray, pp: FloatArray, pq: Flo
     return X
 
 
-def _leaking_steps(
-    reach: FloatArray, leaks: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], tuple[int, int, int] | None]:
+def _leak_steps(reach: FloatArray, leaks: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], tuple[int, int, int] | None]:
     """Steps whose gradient shows without noise, and for the first of them (step, where it shows, p or q)."""
     T = leaks.shape[0]
     shown_at = np.full(T, -1)

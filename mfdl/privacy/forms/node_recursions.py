@@ -11,8 +11,8 @@ Columns of F that the attacker knows are left out of it: what they add is known.
 
 Claim. If some Y per round makes r = 0 and D, E diagonal, if s is one number per node, public at the start, and its
 gradient is taken there, and if no model is released, then the Gaussian formula holds for gradients chosen adaptively
-and participation in every step: against node u the view is mu-GDP with mu^2 = max over ||delta_t|| <= 1 of
-sum_st X_u[s, t] <delta_s, delta_t>, times (record shift / nu)^2.
+and participation in every step: against node u the view is mu-GDP with mu^2 = max over ||delta_t|| <= 1 of sum_st
+X_u[s, t] <delta_s, delta_t>, times (record shift / nu)^2.
 
 Proof. s_j' = D_jj s_j + E_jj g_j + a function of m_T. So by induction over the rounds s_j is a function of the messages
 seen before and j's own earlier gradients, and with it g_j is one of those messages and of j's data. Given the messages
@@ -25,19 +25,18 @@ messages v, of norm at most 1, the mean of the messages of step t moves by
 against fresh noise of covariance Sigma_t = R_T F F^T R_T^T; each step spends the energy |Sigma_t^{+1/2} M_t delta|^2,
 which is known before its noise is drawn. On every path the energies sum to sum_st X_u[s, t] <delta_s, delta_t>, where
 X_u = sum_t M_t^T Sigma_t^+ M_t. If they sum to at most b on every path, the view is sqrt(b)-GDP: the first energy e is
-a constant, for every value of the first messages the rest spends at most b - e on every path and is, by induction
-over the steps, sqrt(b - e)-GDP, and adaptive composition adds squares.  []
+a constant, for every value of the first messages the rest spends at most b - e on every path and is, by induction over
+the steps, sqrt(b - e)-GDP, and adaptive composition adds squares.  []
 
 All data of u must be the unit, in every step: a record bounds delta by its own shift, and at its own steps alone, but
 the change of s_u moves the gradients of u's other records by as much as clipping allows. And X_u is that of the dense
 form: subtracting what is known from the rows is a triangular change of rows of [A B], which leaves block diagonal noise
 behind.
 
-In: a view. Out: the recursions, or None where the claim does not apply; their Grams are in `known_states`. Y is found
-by least squares and any Y makes the identity above exact, so rounding shows in r and in the products alone: r at
-rounding level is noise of lower blocks of B, B = B_0 (I + N) with B_0 block diagonal, and (B B^T)^+ grows at most by
-(1 - ||N||)^-2. Off-diagonal entries of D and E must be zero term by term. R_T F is a product too: where it is rounded,
-rows that look dependent may differ by noise that cancels the noise of others, and no Gram follows.
+Y is found by least squares and any Y makes the identity above exact, so rounding shows in r and in the products alone:
+r at rounding level is noise of lower blocks of B, B = B_0 (I + N) with B_0 block diagonal, and (B B^T)^+ grows at most
+by (1 - ||N||)^-2. Off-diagonal entries of D and E must be zero term by term. R_T F is a product too: where it is
+rounded, rows that look dependent may differ by noise that cancels the noise of others, and no Gram follows.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ class Recursions:
     scale: FloatArray
 
     def over_steps(self, name: str) -> FloatArray:
-        """One of the per-node arrays of the kinds, shape (T, n)."""
         return np.stack([getattr(kind, name) for kind in self.kinds])[self.kind_of_step]
 
 
@@ -242,13 +240,11 @@ def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
 
 def _is_exact_product(left: sp.csr_array, right: sp.csr_array) -> bool:
     product, exact = sp.csr_array(left @ right), [dict[int, Fraction]() for _ in range(left.shape[0])]
-    computed = {
-        (int(i), int(j)): float(value)
-        for i, j, value in zip(*product.nonzero(), product[product.nonzero()], strict=True)
-    }
+    at = product.nonzero()
+    computed = {(int(i), int(j)): float(x) for i, j, x in zip(*at, product[at], strict=True)}
     for i, row in enumerate(exact):
-        for at in range(left.indptr[i], left.indptr[i + 1]):
-            factor, k = Fraction(float(left.data[at])), left.indices[at]
+        for entry in range(left.indptr[i], left.indptr[i + 1]):
+            factor, k = Fraction(float(left.data[entry])), left.indices[entry]
             for j in range(right.indptr[k], right.indptr[k + 1]):
                 column = int(right.indices[j])
                 row[column] = row.get(column, Fraction(0)) + factor * Fraction(float(right.data[j]))
@@ -260,7 +256,6 @@ def _or_zero(matrix: sp.csr_array | None, shape: tuple[int, int]) -> sp.csr_arra
 
 
 def _blocks(noise: sp.csr_array) -> list[tuple[Index, Index]]:
-    """Connected components of rows and columns; columns that no row has are left out."""
     rows, columns = noise.shape
     graph = sp.block_array([[None, noise], [noise.T, None]]) if noise.nnz else sp.csr_array((rows + columns,) * 2)
     _, label = connected_components(graph, directed=False)

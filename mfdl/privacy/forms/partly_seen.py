@@ -52,7 +52,6 @@ class PartlySeen:
 
     @classmethod
     def from_view(cls, view: AlgorithmView) -> PartlySeen | None:
-        """None where a view is no such one, or where the rank of the released models cannot be told."""
         if view.knowledge.combination is not None or view.shows_injections:
             return None
         return remembered(view, f"partly seen, {view.release} released", cls._from_view)
@@ -163,16 +162,14 @@ class PartForm(ViewForm):
         self.part = part
 
 
-def _released_rows(
-    view: AlgorithmView, last: sp.csr_array, available: NDArray[np.bool_]
-) -> tuple[FloatArray | None, bool]:
+def _released_rows(view: AlgorithmView, last: sp.csr_array, given: NDArray[np.bool_]) -> tuple[FloatArray | None, bool]:
     """(K, rank told): combinations of what nodes release with noise of their own, or None.
 
     Final models are W times the last messages, and sums of models W times sums of messages. Seen messages explain the
     rest, so only the column space of W over the hidden ones counts: an orthonormal basis of it. A singular value
     between rounding level and RANK_TOLERANCE leaves the rank of W untold.
     """
-    n, hidden = available.size, np.flatnonzero(~available)
+    n, hidden = given.size, np.flatnonzero(~given)
     if view.unreleased or not hidden.size:
         return None, True
     K = np.full((1, n), 1.0 / n) if view.release == "average" else np.eye(n)
@@ -186,7 +183,6 @@ def _released_rows(
 def _adds_nothing(
     weights: list[sp.csr_array], seen: NDArray[np.bool_], inside: NDArray[np.bool_], known_gradients: NDArray[np.bool_]
 ) -> bool:
-    """Whether messages of the nodes `inside` are implied by what is seen and known."""
     if not inside.any():
         return True
     if not known_gradients[:, inside].all():

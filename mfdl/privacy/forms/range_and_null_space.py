@@ -83,7 +83,6 @@ class Range(PartForm):
         return part.view_grams(nodes, grams, np.sqrt(relative / (1 - relative) * sizes), form="range form")
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        """X_S where no noise of an owner is known."""
         part = self.part
         form = None if _shows_nothing(part) else _factored(part)
         return [
@@ -178,7 +177,6 @@ class RangeForm:
         return E, V, vectors / np.sqrt(np.maximum(values - error, error))
 
     def _covariance(self, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
-        """B B^T in Fortran order, (rows, rows)."""
         total = np.zeros((self.starts[-1],) * 2, order="F")
         if not len(total):
             return total
@@ -205,7 +203,6 @@ class RangeForm:
         return total
 
     def _powers(self) -> FloatArray:
-        """P W^a, shape (T, r, n)."""
         rows, n = self.rows[0], self.scale.shape[1]
         powers, current = np.empty((self.num_steps, len(rows), n)), np.zeros((n, len(rows)))
         current[rows, np.arange(len(rows))] = 1.0
@@ -227,11 +224,10 @@ class RangeForm:
         total, steps = np.empty((T, r, T, r)), max(1, CHUNK_BYTES // (32 * T * n))
         filters, states = [np.array([1.0, -value]) for value in values], np.zeros((n, 1, T))
         for first in range(0, T, steps):
-            over_time = np.empty((n, *colour[first : first + steps].shape))
+            part = colour[first : first + steps]
+            over_time = np.empty((n, *part.shape))
             for k, (of_mode, state) in enumerate(zip(filters, states, strict=True)):
-                accumulated, state[:] = scipy.signal.lfilter(
-                    [1.0], of_mode, colour[first : first + steps], axis=0, zi=state
-                )
+                accumulated, state[:] = scipy.signal.lfilter([1.0], of_mode, part, axis=0, zi=state)
                 over_time[k] = scipy.signal.lfilter([1.0], of_mode, accumulated, axis=1)
             block = (pairs @ over_time.reshape(n, -1)).reshape(r, r, -1, T)
             total[first : first + steps] = block.transpose(2, 0, 3, 1)
@@ -249,8 +245,7 @@ class RangeForm:
     ) -> None:
         """B B^T of noise with an encoder: the covariance of all messages with those seen of some steps t', over time.
 
-        Cov(m_t, P m_t') = W Cov(m_t-1, P m_t') + Cov(x_t, P m_t'), and x is correlated with P m_t' by the powers
-        alone: n r T^2 (T + n) multiplications, where a product for each node takes n r^2 T^3.
+        Cov(m_t, P m_t') = W Cov(m_t-1, P m_t') + Cov(x_t, P m_t'), and x is correlated with P m_t' by the powers alone.
         """
         T, r, n = powers.shape
         scale = self.scale * unknown
@@ -277,7 +272,6 @@ class RangeForm:
                 total[t * r : (t + 1) * r, first * r : last * r] = accumulated[:, self.rows[0]].T
 
     def grams(self, nodes: np.ndarray) -> FloatArray:
-        """X_u for the given nodes, shape (len(nodes), T, T)."""
         out = np.zeros((len(nodes), self.num_steps, self.num_steps))
         for Y in self._whitened():
             for X, node in zip(out, nodes, strict=True):
@@ -287,7 +281,6 @@ class RangeForm:
         return out
 
     def joint_gram(self, group: Group, noise: CausalNoise) -> ViewGram:
-        """X_S, whose errors its diagonal bounds as that of X_u does."""
         T, k = self.num_steps, len(group)
         X = np.zeros((k, T, k, T))
         for block in self._whitened():
@@ -302,8 +295,8 @@ class RangeForm:
     def _whitened(self) -> Iterator[FloatArray]:
         """Arrays (steps, n, rows) whose Grams add up to X_u of gradients over q: of messages, then of released models.
 
-        Rows of L^-1 times A: A is a convolution by powers of W, so one recursion backwards in time gives the columns
-        of all nodes. Rows of the messages of a step are zero at later steps, which are left out.
+        Rows of L^-1 times A, a convolution by powers of W: one recursion backwards in time gives the columns of all
+        nodes.
         """
         T, n = self.scale.shape
         E, V, root = self.released or (np.zeros((T, 0, n)), np.zeros((len(self.whitening), 0)), np.zeros((0, 0)))
@@ -348,7 +341,6 @@ class NullSpace(PartForm):
         return cls(part) if part.dense_otherwise or part.released is None else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Four times its multiplications: its blocks are smaller than those of the range form."""
         T, v = len(self.part.scale), self.part.chosen(list(victims)).size
         h = float(self.part.hidden_at.sum(axis=1).max())
         return 4 * T * h**2 * (h + T * v / 2)

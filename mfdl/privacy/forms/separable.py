@@ -5,10 +5,10 @@ With F' the factor without known columns (the identity if there is none), C_k th
 
 - noise fresh in each step: X_u is diagonal, entry t = [(F'_t F'_t^T)^+]_uu;
 - one encoder for all columns: B B^T = (C^T C)^-1 (x) F' F'^T, so X_u = [(F' F'^T)^+]_uu C^T C, infinite where e_u is
-outside the range of F'; with structure C^T C is not formed (`sensitivity.encoder_bounds`);
+  outside the range of F'; with structure C^T C is not formed (`sensitivity.encoder_bounds`);
 - noise of its own at each node, s_u times: X_u = C_u^T C_u / s_u^2;
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u X_u =
-sum_k g_k^2 C_k^T C_k;
+  sum_k g_k^2 C_k^T C_k;
 - joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u.
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
@@ -19,9 +19,9 @@ With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|
 
 `Injections` is the upper bound for all other attackers: X_u of one who sees every injected sum (gradient plus noise).
 Where noise enters exactly where gradients do, messages and models are functions of the injected sums and of public
-start models, so by data processing who knows no more gradients and noise learns no more. And every gradient is taken at
-a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing, those of
-offline nodes, may be taken for zero.
+start models, so by data processing an attacker that knows no more gradients and noise learns no more. Every gradient is
+taken at a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing,
+those of offline nodes, may be taken for zero.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
 from .base import KNOWN_NOISE, Blocks, Group, Structured, ViewForm, ViewGram, gradients_enter
 from .dense_form import DenseForm
-from .noise_of_nodes import joint_node_noise, node_noise
+from .whitening import joint_node_noise, node_noise
 
 SINGULAR = "its encoder is singular to working precision"
 UNPROVEN = f"{SINGULAR}, so that infinity is only an upper bound; an encoder of better condition has a finite one"
@@ -69,7 +69,6 @@ class Separable(ViewForm):
 
     @classmethod
     def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
-        """The form of the injections themselves."""
         causal = noise.causal
         covered = (
             noise.is_zero
@@ -159,7 +158,6 @@ class Separable(ViewForm):
 
 
 def _own_column(noise: CausalNoise) -> bool:
-    """Whether slot i of every step adds column i and no other."""
     return noise.factor is None or noise.local
 
 
@@ -258,7 +256,6 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
 
 
 def _block_diagonal(entries: FloatArray) -> FloatArray:
-    """Arrays of owners for each step, shape (T, s, s), as one over owners and steps."""
     T, owners, _ = entries.shape
     joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
     joint[:, steps, :, steps] = entries
@@ -294,7 +291,6 @@ def _one_encoder_per_column(noise: CausalNoise, groups: Sequence[Group]) -> list
 
 
 def _pairs(a: FloatArray, b: FloatArray) -> FloatArray:
-    """a_k b_k^T of each row, shape (rows, owners, owners)."""
     return np.asarray(a[:, :, None] * b[:, None, :])
 
 
