@@ -20,7 +20,7 @@ from vocabulary import given, refuses, st
 
 from mfdl import InvalidInput, graphs
 from mfdl.commands import main
-from mfdl.graphs.file_links import FORMATS
+from mfdl.graph_formats import FORMATS
 
 EXAMPLES = Path(os.environ.get("MFDL_DATA", "nowhere")).parent / "inputs"
 EXPECTED = json.loads((EXAMPLES / "expected.json").read_text()) if (EXAMPLES / "expected.json").is_file() else {}
@@ -351,8 +351,8 @@ GRAPHML = (
         ("a.mtx", "%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2 1\n", "not symmetric"),
         ("a.npy", b"x", "not read as NumPy"),
         ("a.gexf", "<gexf/>", "networkx.read_gexf"),
-        ("a.csv", b"PK\x03\x04abc", "is a zip archive; unpack"),
-    ],
+        ("a.csv", b"PK\x03\x04abc", "is a zip archive; unpack")
+    ]
 )  # fmt: skip
 def test_doubtful_files_are_refused(folder, name, content, message):
     path = folder / name
@@ -377,13 +377,12 @@ def test_doubtful_files_are_refused(folder, name, content, message):
         ("a.edgelist", "a b {}\n", ["a", "b"], [("a", "b")]),
         ("a.graph", "% three\n3 1 011\n7 2 5\n8 1 5\n9\n", [1, 2, 3], [(1, 2)]),
         ("a.gml", "graph [\nnode [\nid 4\n]\nnode [\nid 1\n]\nedge [\nsource 4\ntarget 1\n]\n]", [1, 4], [(1, 4)]),
-        ("a.txt", '{"nodes": [{"id": "x"}, {"id": "y"}], "links": []}', ["x", "y"], []),
-    ],
+        ("a.txt", '{"nodes": [{"id": "x"}, {"id": "y"}], "links": []}', ["x", "y"], [])
+    ]
 )  # fmt: skip
 def test_files_of_known_form_are_read(folder, name, content, nodes, pairs):
     graph = loaded(folder, "-" + name, content.encode())
-    assert list(graph) == nodes
-    assert edges(graph) == {frozenset(map(str, pair)) for pair in pairs}
+    assert (list(graph), edges(graph)) == (nodes, {frozenset(map(str, pair)) for pair in pairs})
 
 
 def test_inspect_counts_what_was_dropped(folder, capsys):

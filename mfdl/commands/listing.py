@@ -10,7 +10,7 @@ import typer
 
 from .. import extensions
 from ..errors import InvalidInput
-from ..graphs.file_links import FORMATS, LISTED
+from ..graph_formats import FORMATS, LISTED
 from ..runs.option_files import split
 from ..runs.options import require_member
 from . import terminal

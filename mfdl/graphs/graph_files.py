@@ -20,20 +20,9 @@ import scipy
 import scipy.sparse
 
 from ..errors import InvalidInput
+from ..graph_formats import COMPRESSED, FORMATS, LISTED, OTHER_FORMATS, SUFFIXES
 from .edge_lists import read_text as read_text  # called by its name in the table, as the readers below
-from .file_links import (
-    COMPRESSED,
-    FORMATS,
-    INTEGER,
-    LISTED,
-    OTHER_FORMATS,
-    SUFFIXES,
-    GraphFile,
-    Links,
-    matrix_links,
-    positive_weight,
-    suffix,
-)
+from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight, suffix
 
 if TYPE_CHECKING:
     import networkx as nx

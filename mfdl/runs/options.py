@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput, require_known
 from ..given import value_of
-from ..graphs.file_links import SUFFIXES
+from ..graph_formats import SUFFIXES
 from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:
