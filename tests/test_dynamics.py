@@ -161,11 +161,9 @@ PATH = gossip.metropolis_hastings("path:n=4")
 SCHEME, NODES = Cyclic(2, 2), 4
 TRIPLES = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
 MODELS = {
-    "local": trust.LDP(),
-    "eavesdropper": trust.Eavesdropper(),
-    "colluding": trust.Colluding([1]),
-    "coalitions": trust.Coalitions(2),
-}
+    "local": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "colluding": trust.Colluding([1]),
+    "coalitions": trust.Coalitions(2)
+}  # fmt: skip
 FALLING = [1.0, 0.3, 0.1, 0.03]
 
 

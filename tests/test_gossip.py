@@ -276,22 +276,18 @@ def npy(array, save=np.save):
 
 
 @each(
-    "name, content, message",
-    ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
+    "name, content, message", ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
     ("W.csv", b"a,b\n1,0\n0,1\n", r"W\.csv', line 1: 'a' is not a number; write plain numbers"),
     ("W.csv", b"1,0\n1\n", r"W\.csv', line 2: 1 numbers where the first row has 2"),
     ("W.csv", b"\n\n", r"W\.csv' holds no numbers"),
     ("W.csv", b"0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
-    ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"),
-    ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
+    ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"), ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
     ("W.npy", npy(np.array([[1, None], [0, 1]])), r"W\.npy' is not a \.npy file of numbers: Object arrays cannot"),
-    ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"),
-    ("W.npy", b"", r"is not a \.npy file of numbers"),
+    ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"), ("W.npy", b"", r"is not a \.npy file of numbers"),
     ("W.npy", npy(np.eye(2) * 1j), "must hold one array of real numbers, got complex128"),
     ("W.npy", npy(np.eye(2), np.savez), "must hold one array of real numbers, got an archive"),
-    ("W.npy", None, r"W\.npy' does not exist"),
-    ("W.txt", b"", r"must end in \.npy or \.csv"),
-)
+    ("W.npy", None, r"W\.npy' does not exist"), ("W.txt", b"", r"must end in \.npy or \.csv")
+)  # fmt: skip
 def test_files_that_hold_no_matrix_are_refused(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)

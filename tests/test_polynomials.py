@@ -90,12 +90,9 @@ def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, ro
 
 
 @given(
-    20,
-    W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]),
-    rounds=st.integers(2, 3),
-    name=st.sampled_from(["chebyshev", "least-noise"]),
-    attacked=st.booleans(),
-)
+    20, W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]), rounds=st.integers(2, 3),
+    name=st.sampled_from(["chebyshev", "least-noise"]), attacked=st.booleans()
+)  # fmt: skip
 def test_secure_sums_show_what_the_weights_of_each_round_add_up(W, rounds, name, attacked):
     assume(W.is_connected)
     dynamics, n, T = of_rounds(W, rounds, name, learning_rate=0.3), W.num_nodes, 2

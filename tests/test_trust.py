@@ -212,28 +212,23 @@ def test_a_default_argument_is_no_victim():
 
 
 # ---- comparing ----------------------------------------------------------------------------------------------------
-def test_who_sees_at_least_what():
-    everything = [trust.Colluding((0,)), trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.Eavesdropper()]
-    for weaker in everything:
-        assert trust.Colluding((0,)).sees_at_least(weaker, DP)
-    assert trust.Colluding((0, 1)).sees_at_least(trust.Colluding((0,)), DP)
-    assert not trust.Colluding((0,)).sees_at_least(trust.Colluding((1,)), DP)
-    assert not trust.Eavesdropper().sees_at_least(trust.PNDP([0]), DP)  # knows no noise
-    assert not trust.PNDP([0]).sees_at_least(trust.Central(), DP)
-    assert trust.Central().sees_at_least(trust.ReleasedOnly(), DP)
-    assert trust.Central().sees_at_least(trust.Central(), DP)
-    assert not trust.Central().sees_at_least(trust.PNDP([0]), DP)
-    assert trust.LDP().sees_at_least(trust.Eavesdropper(), DECOR)
-    assert not trust.Eavesdropper().sees_at_least(trust.LDP(), DECOR)
+SILENT, AVERAGED = FROM_MASKS(seen=np.eye(4, dtype=bool)[1], release="none"), FROM_MASKS(release="average")
+FIRST, SOME = trust.Colluding((0,)), (trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.Eavesdropper())
+ANYBODY, RELEASED = trust.LDP(), trust.ReleasedOnly()
 
 
-def test_released_models_count_in_comparisons():
-    silent = FROM_MASKS(seen=np.array([False, True, False, False]), release="none")
-    assert not silent.sees_at_least(trust.ReleasedOnly(), DP)
-    assert FROM_MASKS(release="all").sees_at_least(FROM_MASKS(release="average"), DP)
-    assert not FROM_MASKS(release="average").sees_at_least(trust.PNDP([0]), DP)
-    assert trust.PNDP([0]).sees_at_least(silent, DP)
-    assert trust.LDP().sees_at_least(trust.ReleasedOnly(), DP)
+@each(
+    "stronger, weaker, algorithm, at_least", *((FIRST, weaker, DP, True) for weaker in (FIRST, *SOME)),
+    (trust.Colluding((0, 1)), FIRST, DP, True), (FIRST, trust.Colluding((1,)), DP, False),
+    (trust.Eavesdropper(), trust.PNDP([0]), DP, False), (trust.PNDP([0]), trust.Central(), DP, False),
+    (trust.Central(), RELEASED, DP, True), (trust.Central(), trust.Central(), DP, True),
+    (trust.Central(), trust.PNDP([0]), DP, False), (ANYBODY, trust.Eavesdropper(), DECOR, True),
+    (trust.Eavesdropper(), ANYBODY, DECOR, False), (SILENT, RELEASED, DP, False), (trust.PNDP([0]), SILENT, DP, True),
+    (FROM_MASKS(release="all"), AVERAGED, DP, True), (AVERAGED, trust.PNDP([0]), DP, False),
+    (ANYBODY, RELEASED, DP, True)
+)  # fmt: skip
+def test_who_sees_at_least_what(stronger, weaker, algorithm, at_least):
+    assert stronger.sees_at_least(weaker, algorithm) == at_least
 
 
 @pytest.mark.parametrize("algorithm", [DECOR, DP], ids=["decor", "dp-dsgd"])

@@ -11,23 +11,10 @@ from path_algorithms import DP, MH, PATH
 from scipy.sparse.linalg import aslinearoperator
 from vocabulary import each, given, refuses, st, unsupported
 
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    ErrorWeights,
-    EveryStep,
-    InvalidInput,
-    Mechanism,
-    Privacy,
-    UnsupportedMechanism,
-    View,
-    algorithms,
-    calibrate,
-    gossip,
-    trust,
-)
+from mfdl import Dynamics, ErrorWeights, Mechanism, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
-from mfdl.participation import Explicit
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import Cyclic, EveryStep, Explicit
 from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
@@ -50,18 +37,15 @@ def test_arrays_sparse_matrices_and_operators_are_one_view(case):
 
 
 @each(
-    "A, B, options, text",
-    (np.eye(2), np.eye(3), {}, "same number of rows"),
+    "A, B, options, text", (np.eye(2), np.eye(3), {}, "same number of rows"),
     (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
-    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
-    (np.array([[np.nan]]), np.eye(1), {}, "finite"),
-    (np.eye(1), np.array([[np.inf]]), {}, "finite"),
-    (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"), (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+    (np.eye(1), np.array([[np.inf]]), {}, "finite"), (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
     (np.ones(3), np.ones(3), {}, "gradients"),
     (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
     (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
-    (np.zeros((2, 0)), np.eye(2), {}, "columns"),
-)
+    (np.zeros((2, 0)), np.eye(2), {}, "columns")
+)  # fmt: skip
 def test_a_view_that_does_not_fit(A, B, options, text):
     refuses(text, View, A, B, **options)
 

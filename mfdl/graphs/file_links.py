@@ -75,7 +75,6 @@ class GraphFile:
             raise self.refused(f" is {packed}; unpack it")
 
     def text(self) -> str:
-        """The text, with \\n at the end of each line."""
         if self.raw.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise self.malformed(1, "this is not UTF-8 text but UTF-16; save it as UTF-8")
         text = self.raw.decode("utf-8-sig", errors="surrogateescape")
@@ -85,7 +84,6 @@ class GraphFile:
         return text.replace("\r\n", "\n")
 
     def malformed(self, line: int, defect: str) -> InvalidInput:
-        """The error for a line."""
         return self.refused(f", line {line}: {defect}")
 
     def refused(self, defect: str) -> InvalidInput:

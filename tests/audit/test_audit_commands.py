@@ -194,17 +194,6 @@ def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism
     assert all(float(node["error_std"]) * mu >= 2 - 1e-9 for node in victims)  # user shift 2: no estimate is better
 
 
-def test_the_unit_of_privacy_is_part_of_the_guarantee(capsys):
-    by_record, by_user = (attack(capsys, *PATH, "--steps", "2", "--unit", unit) for unit in ("record", "user"))
-    assert "protects: a record of every node\n" in by_record["guarantee"]
-    assert "all data of every node (user level" in by_user["guarantee"]
-    assert by_record["with_noise"] == by_user["with_noise"]  # in clipping norms of what the unit clips
-    assert main(["attack", *PATH, "--steps", "2", "--unit", "user"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "user level" in out.split("node")[0]  # the title
-    assert "a coordinate of a node's clipped mean gradient" in out
-
-
 def test_a_refusal_names_a_way_out_that_this_command_has(capsys):
     assert main(["attack", *ZIP_DL]) == 2
     (way,) = re.findall("what can be accounted is (.*?);", capsys.readouterr().err)
@@ -283,12 +272,10 @@ def test_other_trust_models(capsys, trust):
 
 
 @each(
-    "arguments, message",
-    (["--graph", "ring:n=4"], "needs --attackers A,B"),
+    "arguments, message", (["--graph", "ring:n=4"], "needs --attackers A,B"),
     (["--graph", "ring:n=4", "--attackers", "9"], "node '9' is not in graph"),
     (["--graph", "ring:n=4", "--attackers", "0", "--trust", "ldp"], "--attackers belongs to trust model pndp"),
-    (["--trust", "coalitions"], "has several possible attackers"),
-    (["--trust", "pndpp"], "did you mean 'pndp'"),
+    (["--trust", "coalitions"], "has several possible attackers"), (["--trust", "pndpp"], "did you mean 'pndp'"),
     (["--attackers", "Medici", "--steps", "0"], "steps must be an integer >= 1"),
     (["--attackers", "Medici", "--mu", "0"], "mu must be a finite number > 0"),
     (["--attackers", "Medici", "--mu", "1", "--noise-std", "1"], "--noise-std or --mu, not both"),
@@ -297,8 +284,8 @@ def test_other_trust_models(capsys, trust):
     (["--attackers", "Medici", "--mechanism", "mafald"], "did you mean 'mafalda'"),
     (["--attackers", "Medici", "--mechanism", "d-sgd", "--unit", "usr"], "did you mean 'user'"),
     (["--attackers", "Medici", "--release", "some"], "unknown release 'some'"),
-    (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps"),
-)
+    (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps")
+)  # fmt: skip
 def test_refusals_are_one_line(capsys, arguments, message):
     assert main(["attack", *arguments]) == 2
     out, err = capsys.readouterr()

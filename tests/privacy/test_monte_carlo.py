@@ -210,12 +210,8 @@ def test_samples_are_for_secret_bins():
 def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):
     M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
     M[0, -1] = M[-1, 0] = 0.45
-    pairs = correlations(M)
-    least = BallsInBinsGaussian(1.0, 16, pairs, "zero-out").least_multiplier(epsilon, 1e-5)
-    assert least == pytest.approx(stride, rel=0.01)
-    assert BallsInBinsGaussian(1.0, 16, pairs[:1], "zero-out").least_multiplier(epsilon, 1e-5) == pytest.approx(
-        hull, rel=0.01
-    )
+    by_pairs = [BallsInBinsGaussian(1.0, 16, pairs, "zero-out") for pairs in (correlations(M)[:1], correlations(M))]
+    assert [each.least_multiplier(epsilon, 1e-5) for each in by_pairs] == pytest.approx([hull, stride], rel=0.01)
     multiplier = by_samples(M, 1.0, "zero-out", MonteCarlo(samples=2**22)).least_multiplier(epsilon, 1e-5)
     assert samples * 0.995 <= multiplier <= samples * 1.02
 

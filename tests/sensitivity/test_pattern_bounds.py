@@ -16,7 +16,7 @@ from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, Privacy, algori
 from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.temporal import prefix_sum_gram
-from mfdl.participation import Explicit, OncePerEpoch, Participation, PatternSet, Single
+from mfdl.participation import Explicit, OncePerEpoch, Participation, PatternSet
 from mfdl.sensitivity import patterns as pattern_bounds
 from mfdl.sensitivity.encoder_bounds import BandedGram, banded_bound, structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
@@ -217,19 +217,9 @@ def test_of_classes_and_blocks_of_equal_bands_the_first_ones_are_named(seed):
     bands = np.tile([1.0, 0.5, 0.25], (12, 1))
     bands[-3:] = 0.0
     for scheme, pattern in (
-        (Cyclic(2, 6), (0, 6)),
-        (OncePerEpoch(2, 6), (5, 6)),
-        (Explicit([[0], [1], [2, 5], [3, 6]], 12), (2, 5)),
-    ):
+        (Cyclic(2, 6), (0, 6)), (OncePerEpoch(2, 6), (5, 6)), (Explicit([[0], [1], [2, 5], [3, 6]], 12), (2, 5))
+    ):  # fmt: skip
         assert banded_bound(BandedGram.from_rows(nudged(bands, seed)), scheme).pattern == pattern
-
-
-def test_the_worst_pattern_is_named():
-    X = np.diag([1.0, 5.0, 2.0, 3.0])
-    assert bound(X, Single(4)).pattern == (1,)
-    bounded = bound(X, Cyclic(2, 2))
-    assert (bounded.pattern, bounded.exact) == ((1, 3), True)
-    assert_allclose(bounded.upper, 8, rtol=1e-14)
 
 
 @pytest.mark.parametrize("method", ["exact", "certified"])
@@ -286,7 +276,6 @@ def test_bad_input_is_refused(call, message):
     refuses(message, call)
 
 
-# relative accuracy of the reference solver
 ONE_LAM = 1.5  # what one lam for all patterns may lose on these
 
 

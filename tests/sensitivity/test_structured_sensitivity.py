@@ -75,11 +75,9 @@ def test_gradients_that_add_up_are_exact_where_a_rule_says_so(case):
     lags = np.abs(np.subtract.outer(*[np.arange(len(C))] * 2))
     falls = (np.diff(C[:, 0]) <= 0).all() and all(len(set(np.diag(C, -j))) == 1 for j in range(len(C)))
     by_rule = {
-        Cyclic: (C >= 0).all(),
-        EveryStep: (C >= 0).all(),
-        Single: True,
-        MinSeparation: ((C >= 0).all() and falls) or (bound.func is banded_bound and not X[lags >= b].any()),
-    }
+        Cyclic: (C >= 0).all(), EveryStep: (C >= 0).all(), Single: True,
+        MinSeparation: ((C >= 0).all() and falls) or (bound.func is banded_bound and not X[lags >= b].any())
+    }  # fmt: skip
     if by_rule.get(type(scheme), False):
         truth = max(np.abs(X[np.ix_(p, p)]).sum() for p in listed(scheme))
         assert_allclose([bound(scheme).upper, bound(scheme).lower], truth, rtol=1e-12)
@@ -241,12 +239,9 @@ def schemes(draw, most=12):
 
 
 @each(
-    "T, b, series",
-    (3, 1, [0.5, 0, 0.25]),
-    (12, 1, [1, 0] * 4 + [1]),
-    (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-    (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
-)
+    "T, b, series", (3, 1, [0.5, 0, 0.25]), (12, 1, [1, 0] * 4 + [1]), (60, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8]),
+    (600, 5, [1, *[0] * 9, 0.9, *[0] * 9, 0.8])
+)  # fmt: skip
 def test_two_uses_of_a_column_with_gaps_meet(T, b, series):
     scheme, c = MinSeparation(T, 2, b), np.array(series)
     lags = np.correlate(c, c, "full")[len(c) - 1 :]
