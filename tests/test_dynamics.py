@@ -30,12 +30,6 @@ from mfdl.training.replay import replays
 RING = gossip.metropolis_hastings("ring:n=5")
 
 
-def test_learning_rate_is_constant_and_one_by_default():
-    assert_array_equal(Dynamics(RING).learning_rates(3), np.ones(3))
-    assert_array_equal(Dynamics(RING, 0.25).learning_rates(2), [0.25, 0.25])
-    assert Dynamics(RING, 0.25).num_nodes == 5
-
-
 @each(
     "options, message",
     *(({"learning_rate": bad}, "must be a finite number > 0") for bad in (0, -0.1, np.inf, np.nan, "0.1", True, None)),
@@ -64,6 +58,8 @@ def test_a_schedule_is_an_own_read_only_copy():
     assert_array_equal(dynamics.relative_rates(3), [1.0, 0.5, 0.25])
     assert_array_equal(Dynamics(RING, (0.5, 1)).relative_rates(2), [1.0, 2.0])
     assert_array_equal(Dynamics(RING, 0.3).relative_rates(2), [1.0, 1.0])
+    assert_array_equal(Dynamics(RING).learning_rates(3), np.ones(3))
+    assert_array_equal(Dynamics(RING, 0.25).learning_rates(2), [0.25, 0.25])
     with pytest.raises(ValueError, match="read-only"):
         dynamics.learning_rate[0] = 7.0
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -152,7 +148,6 @@ def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, relea
 
 @given(60, W=gossip_matrices(min_nodes=2, max_nodes=4), seed=st.integers(0, 2**16))
 def test_no_schedule_makes_hidden_messages_look_adaptive(W, seed):
-    """Whether models can be computed from seen messages does not depend on step sizes; small ones are not rounding."""
     T, n, rng = 3, W.num_nodes, np.random.default_rng(seed)
     model = trust.TrustModel.from_masks(seen=rng.random((T, n)) < 0.7, release="none")
     rates = rng.choice([1.0, 1 / MAX_RATE_RATIO], T)
@@ -166,11 +161,9 @@ PATH = gossip.metropolis_hastings("path:n=4")
 SCHEME, NODES = Cyclic(2, 2), 4
 TRIPLES = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
 MODELS = {
-    "local": trust.LDP(),
-    "eavesdropper": trust.Eavesdropper(),
-    "colluding": trust.Colluding([1]),
-    "coalitions": trust.Coalitions(2),
-}
+    "local": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "colluding": trust.Colluding([1]),
+    "coalitions": trust.Coalitions(2)
+}  # fmt: skip
 FALLING = [1.0, 0.3, 0.1, 0.03]
 
 
@@ -216,10 +209,9 @@ def test_where_all_messages_are_seen_step_sizes_momentum_and_decay_change_no_los
 @given(
     25, W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric", "general")),
     rates=st.lists(st.sampled_from([1.0, 0.3, 0.1]), min_size=4, max_size=4), momentum=st.sampled_from([0.0, 0.5]),
-    decay=st.sampled_from([0.0, 0.5]),
+    decay=st.sampled_from([0.0, 0.5])
 )  # fmt: skip
 def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
-    """Rows from the recursion, one unit injection at a time; the noise is injected where the gradient is."""
     n, T = W.num_nodes, 4
     rows = np.zeros((T, n, T * n))
     theta, buffer = np.zeros((2, n, T * n))
@@ -245,10 +237,6 @@ def pairwise(rates, release):
 
 
 def test_a_falling_schedule_costs_more_where_messages_are_hidden():
-    """An early gradient of node 2 reaches node 0 over node 1, under later noise that a falling schedule makes small.
-
-    A constant rate, whatever its size, is no schedule; a rising one hides more.
-    """
     equal, falling, rising = (pairwise(r, "none").sensitivity_squared for r in (np.ones(4), FALLING, FALLING[::-1]))
     assert_allclose(pairwise(0.01, "none").sensitivity_squared, equal, rtol=1e-9)
     assert falling > 1.5 * equal > 1.5 * rising
@@ -258,12 +246,10 @@ def test_a_falling_schedule_costs_more_where_messages_are_hidden():
 
 
 def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
-    """Privacy does not depend on the schedule, the best correlation does."""
     dynamics = Dynamics(PATH, FALLING)
     for name in ("mafalda", "kronecker", "per-mode", "joint"):
         algorithm = algorithms.build(name, dynamics, SCHEME)
-        constant = algorithms.build(name, Dynamics(PATH), SCHEME)
-        moved = decentralized(name, dynamics, SCHEME, constant.noise)
+        moved = decentralized(name, dynamics, SCHEME, algorithms.build(name, Dynamics(PATH), SCHEME).noise)
         worst = [max(first for first, _ in losses(mechanism, trust.Eavesdropper())) for mechanism in (algorithm, moved)]
         assert_allclose(worst, 1.0, rtol=1e-6)
         assert noise_error(algorithm).value < 0.7 * noise_error(moved).value
@@ -291,7 +277,7 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
     ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
     ("inverse-sqrt:2", "is written inverse-sqrt, got"), ("constant:1", "is written constant, got"),
     ("step-decay:80", "is written step-decay:T0:FACTOR"), ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
-    ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
+    ("step-decay:80:0", "factor must be a finite number > 0, got 0.0")
 )  # fmt: skip
 def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, message):
     refuses(message, schedule, rule, 0.1, 5)
@@ -321,10 +307,8 @@ def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
 def test_an_account_is_of_the_schedule_it_names():
     options = {"graph": "path:n=4", "trust": "pndp", "attackers": "0", "participation": "every-step", "steps": 4}
     for rule, rates in ((None, 1.0), ("inverse-time:0.05", 1 / (1 + np.arange(4) / 0.05))):
-        config = AccountConfig(**options, release="none", lr_schedule=rule)
-        account = run_account(config, progress=False)
-        dynamics = dynamics_on("path:n=4", rates)
-        algorithm = algorithms.dp_dsgd(dynamics, EveryStep(4))
+        account = run_account(AccountConfig(**options, release="none", lr_schedule=rule), progress=False)
+        algorithm = algorithms.dp_dsgd(dynamics_on("path:n=4", rates), EveryStep(4))
         wanted = [
             loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
         ]

@@ -20,16 +20,13 @@ ROTATION = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 # Builders
 @given(G=connected_graphs())
 def test_metropolis_hastings_is_its_formula_and_symmetric(G):
-    W = gossip.metropolis_hastings(G)
-    expected = np.zeros((len(G), len(G)))
+    W, expected = gossip.metropolis_hastings(G), np.zeros((len(G), len(G)))
     for i, j in G.edges:
         expected[i, j] = expected[j, i] = 1 / (1 + max(G.degree[i], G.degree[j]))
     for i in G:
         expected[i, i] = 1 - sum(expected[i, j] for j in G if j != i)
     assert_allclose(W.dense(), expected, atol=1e-15)
-    assert W.is_symmetric
-    assert W.is_doubly_stochastic
-    assert W.is_connected
+    assert (W.is_symmetric, W.is_doubly_stochastic, W.is_connected) == (True, True, True)
     assert_array_equal(W.reversible_measure, np.ones(len(G)))
 
 
@@ -39,8 +36,7 @@ def test_uniform_is_its_formula_and_symmetric_only_on_regular_graphs(G):
     expected = np.array([[(i == j or G.has_edge(i, j)) / (G.degree[i] + 1) for j in G] for i in G])
     assert_allclose(W.dense(), expected, atol=1e-15)
     regular = len(set(dict(G.degree).values())) == 1
-    assert W.is_symmetric == regular
-    assert W.is_doubly_stochastic == regular
+    assert (W.is_symmetric, W.is_doubly_stochastic) == (regular, regular)
     degrees = np.array([G.degree[i] + 1 for i in G])
     assert_allclose(W.reversible_measure, degrees / degrees.mean(), rtol=1e-12)
 
@@ -68,8 +64,7 @@ def test_a_table_is_read_by_its_labels():
 
 
 def test_a_table_of_other_labels_is_refused():
-    pandas = pytest.importorskip("pandas")
-    path = nx.Graph([("c", "b"), ("b", "a")])
+    pandas, path = pytest.importorskip("pandas"), nx.Graph([("c", "b"), ("b", "a")])
     plain = pandas.DataFrame(np.eye(3))
     refuses(r"got index \[0, 1, 2\] for \['c', 'b", gossip.from_array, plain, path)
     assert gossip.from_array(plain).labels == (0, 1, 2)
@@ -81,8 +76,7 @@ def test_a_table_of_other_labels_is_refused():
 def test_a_single_node_keeps_everything():
     for W in (gossip.metropolis_hastings("ring:n=1"), gossip.uniform("ring:n=1")):
         assert_array_equal(W.dense(), [[1.0]])
-        assert W.is_connected
-        assert W.spectral_gap == 1.0
+        assert (W.is_connected, W.spectral_gap) == (True, 1.0)
 
 
 @each("build", gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G))
@@ -93,13 +87,9 @@ def test_builders_refuse_a_disconnected_graph(build):
 def test_large_sparse_graphs_stay_sparse():
     n = 30_000
     W = gossip.metropolis_hastings(f"ring:n={n}")
-    assert W.weights.nnz == 3 * n
-    assert W.is_symmetric
-    assert W.is_connected
+    assert (W.weights.nnz, W.is_symmetric, W.is_connected) == (3 * n, True, True)
     path = gossip.uniform(f"path:n={n}")
-    assert path.weights.nnz == 3 * n - 2
-    assert path.is_reversible
-    assert len(path.content_hash) == 16
+    assert (path.weights.nnz, path.is_reversible, len(path.content_hash)) == (3 * n - 2, True, 16)
     with pytest.raises(InvalidInput, match="limited to 20000 nodes, got 30000; use the sparse `weights`"):
         path.spectrum  # noqa: B018
     assert_allclose(W.spectrum[:3], 1 / 3 + 2 / 3 * np.cos(2 * np.pi * np.array([0, 1, 1]) / n), rtol=1e-14)
@@ -126,6 +116,8 @@ def test_large_sparse_graphs_stay_sparse():
 def test_what_is_no_gossip_matrix_is_refused(weights, message):
     refuses(message, GossipMatrix, weights, ("a", "b") if np.size(weights) else ())
     refuses("labels must be distinct, got 'a' twice", GossipMatrix, np.eye(2), ("a", "a"))
+    refuses("step must be an integer >= 0, got -1", gossip.from_array(np.eye(2)).at, -1)
+    assert gossip.from_array([[0.3333333333, 0.6666666667], [0.5, 0.5 + 9e-10]]).num_nodes == 2  # by rounding only
 
 
 @pytest.mark.parametrize("kind", [np.array, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
@@ -142,20 +134,16 @@ def test_the_matrix_is_an_own_read_only_copy(kind):
     assert W.dense()[0, 0] == 0.5
 
 
-def test_rows_may_miss_one_by_rounding_only():
-    assert gossip.from_array([[0.3333333333, 0.6666666667], [0.5, 0.5 + 9e-10]]).num_nodes == 2
-
-
 # Properties against dense definitions
 @given(W=gossip_matrices(kinds=("symmetric", "uniform", "general", "singular")))
 def test_properties_agree_with_their_definitions(W):
     D = W.dense()
-    assert W.num_nodes == len(D)
-    assert W.is_symmetric == np.allclose(D, D.T, rtol=0, atol=1e-12)
+    assert isinstance(W, Gossip)
+    assert (W.is_constant, W.at(0) is W, W.at(10**6) is W) == (True, True, True)
+    assert (W.num_nodes, W.is_symmetric) == (len(D), np.allclose(D, D.T, rtol=0, atol=1e-12))
     assert W.is_doubly_stochastic == np.allclose(D.sum(axis=0), 1, rtol=0, atol=1e-9)
     assert W.is_connected == nx.is_strongly_connected(nx.from_numpy_array(D, create_using=nx.DiGraph))
-    assert W.is_reversible == has_balanced_flow(D)
-    assert W.is_reversible == (W.reversible_measure is not None)
+    assert W.is_reversible == has_balanced_flow(D) == (W.reversible_measure is not None)
     if W.reversible_measure is not None:
         flow = W.reversible_measure[:, None] * D
         assert_allclose(flow, flow.T, rtol=2e-12)
@@ -166,8 +154,7 @@ def test_properties_agree_with_their_definitions(W):
 def has_balanced_flow(D):
     """Reversible iff pi_i W_ij is symmetric, pi being the one stationary distribution."""
     values, vectors = np.linalg.eig(D.T)
-    pi = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))
-    flow = pi[:, None] * D
+    flow = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))[:, None] * D
     return bool(np.abs(flow - flow.T).max() < 1e-9)
 
 
@@ -209,8 +196,7 @@ def test_the_spectrum_is_that_of_the_dense_matrix(W):
 def test_properties_of_small_matrices(weights, true, measure):
     W = gossip.from_array(weights)
     names = ("is_symmetric", "is_doubly_stochastic", "is_connected")
-    assert {name for name in names if getattr(W, name)} == true
-    assert W.is_reversible == (measure is not None)
+    assert ({name for name in names if getattr(W, name)}, W.is_reversible) == (true, (measure is not None))
     assert measure is None or W.reversible_measure == pytest.approx(measure)
     assert (W.weights.data != 0).all()  # stored zeros are no weight
     if (W.num_nodes > 2 and not W.is_connected) or weights is ROTATION:
@@ -225,22 +211,12 @@ def test_a_measure_beyond_float64_counts_as_none_and_a_long_one_is_exact():
     assert_allclose(short.reversible_measure[1:] / short.reversible_measure[:-1], 9, rtol=1e-13)
 
 
-@given(W=gossip_matrices())
-def test_one_matrix_is_constant_gossip(W):
-    assert isinstance(W, Gossip)
-    assert W.is_constant
-    assert W.at(0) is W
-    assert W.at(10**6) is W
-    refuses("step must be an integer >= 0, got -1", W.at, -1)
-
-
 @given(W=gossip_matrices(min_nodes=2), data=st.data())
 def test_the_hash_is_of_the_content_not_of_the_name(W, data):
     assert gossip.from_array(W.dense(), name="other").content_hash == W.content_hash
     assert gossip.from_array(W.weights).content_hash == W.content_hash
     assert gossip.from_array(W.weights, labels=[f"n{i}" for i in range(W.num_nodes)]).content_hash != W.content_hash
-    D = W.dense()
-    i = data.draw(st.integers(0, W.num_nodes - 1))
+    D, i = W.dense(), data.draw(st.integers(0, W.num_nodes - 1))
     j = int(D[i].argmax())
     D[i, j] -= 1e-3
     D[i, (j + 1) % len(D)] += 1e-3
@@ -276,11 +252,8 @@ MISSING = [[0.5, 0.3, 0.2], [0.3, 0.7, 0], [0.2, 0, 0.8]]
 )
 def test_a_matrix_that_does_not_fit_its_graph_is_refused(weights, graph, more, message):
     refuses(message, gossip.from_array, weights, graph, **more)
-
-
-def test_weights_may_leave_out_edges_and_take_the_labels_of_the_graph():
     assert gossip.from_array(MISSING, nx.Graph(["ab", "bc", "ac"])).labels == ("a", "b", "c")
-    assert gossip.from_array(np.eye(3), "complete:n=3").weights.nnz == 3
+    assert gossip.from_array(np.eye(3), "complete:n=3").weights.nnz == 3  # edges may have no weight
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
@@ -293,8 +266,7 @@ def test_a_matrix_is_read_back_from_its_file(suffix, W, tmp_path_factory):
         path.write_text("\n".join(",".join(map(repr, row)) for row in W.dense().tolist()) + "\n")
     graph = nx.complete_graph(W.num_nodes)
     for read in (gossip.load(str(path), graph), gossip.load(path, graph)):
-        assert read.content_hash == W.content_hash
-        assert read.name == path.name
+        assert (read.content_hash, read.name) == (W.content_hash, path.name)
 
 
 def npy(array, save=np.save):
@@ -304,22 +276,18 @@ def npy(array, save=np.save):
 
 
 @each(
-    "name, content, message",
-    ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
+    "name, content, message", ("W.csv", b"0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
     ("W.csv", b"a,b\n1,0\n0,1\n", r"W\.csv', line 1: 'a' is not a number; write plain numbers"),
     ("W.csv", b"1,0\n1\n", r"W\.csv', line 2: 1 numbers where the first row has 2"),
     ("W.csv", b"\n\n", r"W\.csv' holds no numbers"),
     ("W.csv", b"0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
-    ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"),
-    ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
+    ("W.csv", b"1,0\nnan,1\n", r"weights must be finite, got nan"), ("W.csv", b"\xff\xfe1,0", "is not UTF-8 text"),
     ("W.npy", npy(np.array([[1, None], [0, 1]])), r"W\.npy' is not a \.npy file of numbers: Object arrays cannot"),
-    ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"),
-    ("W.npy", b"", r"is not a \.npy file of numbers"),
+    ("W.npy", b"no numpy here", r"is not a \.npy file of numbers"), ("W.npy", b"", r"is not a \.npy file of numbers"),
     ("W.npy", npy(np.eye(2) * 1j), "must hold one array of real numbers, got complex128"),
     ("W.npy", npy(np.eye(2), np.savez), "must hold one array of real numbers, got an archive"),
-    ("W.npy", None, r"W\.npy' does not exist"),
-    ("W.txt", b"", r"must end in \.npy or \.csv"),
-)
+    ("W.npy", None, r"W\.npy' does not exist"), ("W.txt", b"", r"must end in \.npy or \.csv")
+)  # fmt: skip
 def test_files_that_hold_no_matrix_are_refused(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -345,12 +313,10 @@ def test_load_by_name_and_its_errors(tmp_path):
 def test_a_sequence_gives_the_matrix_of_the_step(S, step):
     length = len(S.matrices)
     assert isinstance(S, Gossip)
-    assert S.num_nodes == S.matrices[0].num_nodes
-    assert S.labels == S.matrices[0].labels
+    assert (S.num_nodes, S.labels) == (S.matrices[0].num_nodes, S.matrices[0].labels)
     assert S.num_steps == (None if S.repeat else length)
     assert S.is_symmetric == all(W.is_symmetric for W in S.matrices)
-    assert S.is_doubly_stochastic == all(W.is_doubly_stochastic for W in S.matrices)
-    assert S.is_connected
+    assert (S.is_doubly_stochastic, S.is_connected) == (all(W.is_doubly_stochastic for W in S.matrices), True)
     if S.repeat or step < length:
         assert S.at(step) is S.matrices[step % length]
     else:
@@ -364,8 +330,7 @@ def test_a_sequence_is_connected_by_its_rounds_together():
     rounds = [gossip.from_array(W) for W in swap.values()]
     assert not any(W.is_connected for W in rounds)
     both = gossip.sequence(rounds)
-    assert both.is_connected
-    assert not gossip.sequence(rounds[:1]).is_connected
+    assert (both.is_connected, gossip.sequence(rounds[:1]).is_connected) == (True, False)
     assert both.describe() == (
         "sequence of 2 gossip matrices, repeated, on 3 nodes: all symmetric, all doubly stochastic, connected together"
     )
@@ -376,16 +341,14 @@ def test_a_sequence_is_constant_only_if_every_step_is_the_same():
     again = gossip.from_array(W.weights, name="again")
     assert gossip.sequence([W, again]).is_constant
     assert not gossip.sequence([W, again], repeat=False).is_constant
-    assert not gossip.sequence([W, V]).is_constant
-    assert not gossip.sequence([W, V]).is_symmetric
+    assert (gossip.sequence([W, V]).is_constant, gossip.sequence([W, V]).is_symmetric) == (False, False)
     assert gossip.sequence([W, W]).is_symmetric
 
 
 def test_the_hash_of_a_sequence_sees_order_and_repetition():
     W, V = gossip.metropolis_hastings("star:n=4"), gossip.uniform("star:n=4")
     hashes = {gossip.sequence(m, r).content_hash for m in ([W, V], [V, W], [W]) for r in (True, False)}
-    assert len(hashes) == 6
-    assert gossip.sequence([W, V]).content_hash == gossip.sequence((W, V)).content_hash
+    assert (len(hashes), gossip.sequence([W, V]).content_hash) == (6, gossip.sequence((W, V)).content_hash)
 
 
 def test_bad_sequences_are_refused():
@@ -400,7 +363,6 @@ def test_bad_sequences_are_refused():
 
 @given(graph=connected_graphs(), seed=st.integers(0, 999))
 def test_metropolis_hastings_keeps_the_average_of_its_stationary_weights(graph, seed):
-    """pi W = pi and detailed balance, by the definition entry by entry; alike weights are the matrix without them."""
     plain = gossip.metropolis_hastings(graph)
     n = plain.num_nodes
     pi = np.random.default_rng(seed).uniform(0.01, 1.0, n)

@@ -1,6 +1,5 @@
 """Named graphs, edge-list files, label order, and what a bad request is told."""
 
-import itertools
 import os
 import random
 from pathlib import Path
@@ -26,7 +25,7 @@ def write(path: Path, text: str | bytes) -> Path:
     ("complete:n=5", nx.complete_graph(5)), ("torus:rows=3,cols=4", nx.grid_2d_graph(3, 4, periodic=True)),
     ("torus:rows=2,cols=3", nx.grid_2d_graph(2, 3, periodic=True)), ("hypercube:dim=4", nx.hypercube_graph(4)),
     ("ring:n=2", nx.path_graph(2)), ("ring:n=1", nx.empty_graph(1)), ("torus:n=1", nx.empty_graph(1)),
-    ("hypercube:dim=0", nx.empty_graph(1)),
+    ("hypercube:dim=0", nx.empty_graph(1))
 )  # fmt: skip
 def test_named_graphs_are_those_of_networkx(spec, reference):
     G = graphs.load(spec)
@@ -35,14 +34,11 @@ def test_named_graphs_are_those_of_networkx(spec, reference):
     assert G.graph == {"name": spec, "dropped_self_loops": 0, "dropped_duplicate_edges": 0}
 
 
-def test_torus_numbers_nodes_row_by_row():
+def test_nodes_are_numbered_row_by_row_or_as_networkx_orders_them():
     assert sorted(graphs.load("torus:rows=3,cols=4").neighbors(0)) == [1, 3, 4, 8]
-
-
-def test_florentine_keeps_the_order_of_networkx():
-    G = graphs.load("florentine")
+    G, A = graphs.load("florentine"), graphs.adjacency("ring:n=1")
     assert graphs.labels(G)[:3] == ("Acciaiuoli", "Medici", "Castellani")
-    assert (len(G), G.number_of_edges()) == (15, 20)
+    assert (len(G), G.number_of_edges(), A.shape, A.nnz, A.dtype) == (15, 20, (1, 1), 0, np.float64)
 
 
 def test_expander_is_the_margulis_graph_without_loops_and_repeats():
@@ -53,13 +49,6 @@ def test_expander_is_the_margulis_graph_without_loops_and_repeats():
     images = [(row + 2 * col, col), (row + 2 * col + 1, col), (row, col + 2 * row), (row, col + 2 * row + 1)]
     assert {r % 8 * 8 + c % 8 for r, c in images} <= set(G.neighbors(19))
     graphs.require_connected(G)
-
-
-def test_random_regular_graphs_are_regular_and_connected():
-    for degree, seed in itertools.product((2, 3, 4), range(3)):
-        G = graphs.load(f"regular:n=12,degree={degree},seed={seed}")
-        assert set(dict(G.degree).values()) == {degree}
-        graphs.require_connected(G)
 
 
 def test_random_graphs_follow_their_seed():
@@ -115,47 +104,34 @@ NEVER_CONNECTED = ("erdos-renyi:n=30,p=0.01", "erdos-renyi:n=3,p=0", "erdos-reny
 
 
 @each(
-    "spec, message",
-    ("florentin", r"unknown graph 'florentin'; did you mean 'florentine'\? Known: complete, "),
-    ("ring:", r"graph ring needs the parameter 'n'; e\.g\. ring:n=16"),
-    ("ring", r"graph ring needs the parameter 'n'"),
-    ("ring:16", r"written key=value, got '16'; e\.g\. ring:n=16"),
+    "spec, message", ("florentin", r"unknown graph 'florentin'; did you mean 'florentine'\? Known: complete, "),
+    ("ring", r"graph ring needs the parameter 'n'"), ("ring:16", r"written key=value, got '16'; e\.g\. ring:n=16"),
     ("ring:m=16", r"unknown parameter 'm'\. Known: n; e\.g\. ring:n=16"),
     ("florentine:n=3", r"graph florentine has no parameters, got 'n'"),
     ("ring:n=4,n=5", r"parameter 'n' is given twice"),
     ("ring:n=4.0", r"n must be an integer of at most 18 digits, got '4\.0'"),
     ("ring:n=" + "9" * 5000, r"n must be an integer of at most 18 digits"),
-    ("ring:n=0", r"n must be an integer >= 1, got 0"),
-    ("ring:n=-3", r"n must be an integer >= 1, got -3"),
-    ("ring:n=10000001", r"n must be at most 10000000, got 10000001"),
+    ("ring:n=0", r"n must be an integer >= 1, got 0"), ("ring:n=10000001", r"n must be at most 10000000, got 10000001"),
     ("complete:n=1000000", r"n=1000000 gives about 5e\+11 edges, more than 20000000"),
     ("torus:n=15", r"n must be a square, got 15; use n=9 or n=16, or give rows and cols"),
-    ("torus:rows=4", r"torus needs n, or rows and cols"),
-    ("torus", r"torus needs n, or rows and cols"),
-    ("torus:n=16,rows=4", r"either n or both rows and cols"),
+    ("torus", r"torus needs n, or rows and cols"), ("torus:n=16,rows=4", r"either n or both rows and cols"),
     ("torus:rows=0,cols=4", r"rows must be an integer >= 1, got 0"),
     ("torus:rows=100000,cols=100000", r"n must be at most 10000000, got 10000000000"),
     ("expander:n=10", r"n must be a square, got 10; use n=9 or n=16"),
-    ("hypercube:dim=-1", r"dim must be an integer >= 0, got -1"),
-    ("hypercube:dim=60", r"dim must be at most 20"),
+    ("hypercube:dim=-1", r"dim must be an integer >= 0, got -1"), ("hypercube:dim=60", r"dim must be at most 20"),
     ("regular:n=5,degree=3", r"degree must be below n and n \* degree even, got n=5, degree=3"),
-    ("regular:n=5,degree=6", r"degree must be below n"),
     ("regular:n=6,degree=1", r"degree=1 cannot connect n=6 nodes; use degree >= 2"),
-    ("regular:n=6", r"regular needs the parameter 'degree'"),
     ("erdos-renyi:n=6,p=1.5", r"p must lie between 0 and 1, got 1\.5"),
     ("erdos-renyi:n=6,p=nan", r"p must lie between 0 and 1, got nan"),
     ("erdos-renyi:n=6,p=1/2", r"p must be a number, got '1/2'"),
-    ("erdos-renyi:n=6,p=0.5,seed=-1", r"seed must be an integer >= 0, got -1"),
-    ("", r"unknown graph ''"),
+    ("erdos-renyi:n=6,p=0.5,seed=-1", r"seed must be an integer >= 0, got -1"), ("", r"unknown graph ''"),
     *((spec, "no connected draw among 1000; use a larger p") for spec in NEVER_CONNECTED),
-    (7, "spec such as 'ring:n=16', a path or a networkx graph, got int"),
-    (nx.Graph(), "has no nodes"),
+    (7, "spec such as 'ring:n=16', a path or a networkx graph, got int"), (nx.Graph(), "has no nodes"),
     (nx.DiGraph([(0, 1), (1, 0), (1, 2)]), "'given' is directed, and 1 of its 3 edges have no reverse, the first"),
     ("absent.csv", r"graph file 'absent.csv' does not exist.*florentine"),
-    ("folder/absent", r"graph file 'folder/absent' does not exist.*florentine"),
     ("absent.EDGES", r"graph file 'absent.EDGES' does not exist.*florentine"),
-    (Path(__file__).parent, "cannot be read"),
-)
+    (Path(__file__).parent, "cannot be read")
+)  # fmt: skip
 def test_bad_specs_are_refused_with_the_way_out(spec, message):
     refuses(message, graphs.load, spec)
 
@@ -192,31 +168,19 @@ def test_text_labels_keep_the_order_of_first_appearance(tmp_path, name, text, la
     assert graphs.labels(graphs.load(write(tmp_path / name, text))) == labels
 
 
-def test_self_loops_and_repeats_are_dropped_and_counted(tmp_path):
-    G = graphs.load(write(tmp_path / "a.txt", "1 2\n2 1\n1 2\n3 3\n2 3\n4 4\n"))
-    assert (G.graph["dropped_duplicate_edges"], G.graph["dropped_self_loops"]) == (2, 2)
-    assert sorted(map(sorted, G.edges)) == [[1, 2], [2, 3]]
-    assert graphs.labels(G) == (1, 2, 3, 4)
-
-
 @each(
-    "text, message",
-    ("", r"holds no edge; write one edge per line"),
-    ("# only\n\n", r"holds no edge"),
+    "text, message", ("", r"holds no edge; write one edge per line"),
     ("Source,Target,Weight\n", r"holds a header but no edge"),
     ("1 2\n3\n", r"line 2: found 1 columns where the first line has 2"),
     ("\n\n1\n", r"line 3: found 1 column, expected `a b`"),
-    ("1,2\n3 4\n", r"line 2: found 1 columns where the first line has 2"),
     ("1,2,1,5\n", r"line 1: found 4 columns, expected .*columns Source and Target"),
     ("a,b,c\n", r"line 1: the weight 'c' is not a finite number"),
     ("1 2 1\n1 3 inf\n", r"line 2: the weight 'inf' is not a finite number"),
     ("Source,Weight\n1,2\n", r"line 1: a header needs one column Source and one column Target"),
     ("Source,Target\n1,2\n1,2,3\n", r"line 3: found 3 columns where the first line has 2"),
-    ("1,2\n3,\n", r"line 2: a node label is empty"),
-    ('1,2\n"3,4\n', r"line 2: not comma separated values"),
-    (b"1 2\n2 \xff\xfe\n", r"line 2: this is not UTF-8 text"),
-    (b"1 2\n2 3\n\0\0\n", r"line 3: this is not UTF-8 text"),
-)
+    ("1,2\n3,\n", r"line 2: a node label is empty"), ('1,2\n"3,4\n', r"line 2: not comma separated values"),
+    (b"1 2\n2 \xff\xfe\n", r"line 2: this is not UTF-8 text"), (b"1 2\n2 3\n\0\0\n", r"line 3: this is not UTF-8 text")
+)  # fmt: skip
 def test_malformed_files_are_refused_with_their_line(tmp_path, text, message):
     refuses(r"graph file '.*bad\.edges'.*" + message, lambda: graphs.load(write(tmp_path / "bad.edges", text)))
 
@@ -234,8 +198,7 @@ def test_a_directed_multigraph_becomes_plain_and_is_not_changed():
     given_graph = nx.MultiDiGraph(name="mine")
     given_graph.add_weighted_edges_from([(3, 1, 0.5), (1, 3, 2.0), (3, 1, 1.0), (2, 2, 1.0), (np.int64(2), 3, 1.0)])
     given_graph.add_edge(3, 2)
-    before = given_graph.copy()
-    G = graphs.load(given_graph)
+    before, G = given_graph.copy(), graphs.load(given_graph)
     assert type(G) is nx.Graph
     assert graphs.labels(G) == tuple(G) == (1, 2, 3)
     assert all(type(label) is int for label in G)
@@ -283,24 +246,11 @@ def test_the_order_of_nodes_and_edges_does_not_matter_for_integers(G, shuffle: r
 
 @given(G=connected_graphs(min_nodes=2), data=st.data())
 def test_the_hash_sees_every_edge_and_every_label(G, data):
-    whole = graphs.content_hash(G)
-    smaller = G.copy()
+    whole, smaller = graphs.content_hash(G), G.copy()
     smaller.remove_edge(*data.draw(st.sampled_from(sorted(G.edges))))
     assert graphs.content_hash(smaller) != whole
     assert graphs.content_hash(nx.relabel_nodes(G, {0: "0"})) != whole
     assert len(whole) == 16
-
-
-@given(G=connected_graphs(min_nodes=2))  # an edge list cannot hold a single node
-def test_a_written_graph_is_read_back(G, tmp_path_factory):
-    path = tmp_path_factory.mktemp("edges") / "graph.csv"
-    path.write_text("Source,Target\n" + "".join(f"{b},{a}\n" for a, b in G.edges))
-    assert graphs.content_hash(graphs.load(path)) == graphs.content_hash(G)
-
-
-def test_adjacency_of_one_node_is_zero():
-    A = graphs.adjacency(graphs.load("ring:n=1"))
-    assert (A.shape, A.nnz, A.dtype) == ((1, 1), 0, np.float64)
 
 
 def test_nodes_are_found_by_label_text_and_index():
@@ -318,7 +268,7 @@ def test_nodes_are_found_by_label_text_and_index():
 @each(
     "text",
     "from,to\n1,2\n2,3\n", "# a comment\nnode_1 node_2\n1 2\n2 3\n", "id_1,id_2,weight\n1,2,1\n2,3,1\n",
-    "a,b\n1,2\n2,3\n", "From,To\nAnn,Bob\nBob,Cid\n", "src\tdst\nAnn\tBob\nBob\tCid\n",
+    "a,b\n1,2\n2,3\n", "From,To\nAnn,Bob\nBob,Cid\n", "src\tdst\nAnn\tBob\nBob\tCid\n"
 )  # fmt: skip
 def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, text):
     path = tmp_path / "edges.csv"

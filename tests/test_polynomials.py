@@ -25,13 +25,11 @@ def of_rounds(W, rounds, polynomial="chebyshev", **more):
 
 @given(100, W=SYMMETRIC, rounds=st.integers(1, 12))
 def test_a_step_is_the_chebyshev_polynomial_of_the_other_eigenvalues(W, rounds):
-    """By its recursion of two terms; so no polynomial of the degree is smaller on their interval."""
     assume(W.is_connected)
     dynamics, lam = of_rounds(W, rounds), np.sort(np.linalg.eigvalsh(W.dense()))
     low, high = lam[0], lam[-2]
     if high - low > 1e-6:
-        coefficients = [0] * rounds + [1]
-        scaled = (2 * lam - low - high) / (high - low)
+        coefficients, scaled = [0] * rounds + [1], (2 * lam - low - high) / (high - low)
         with np.errstate(over="ignore"):
             expected = chebyshev.chebval(scaled, coefficients) / chebyshev.chebval(scaled[-1], coefficients)
         assert_allclose(dynamics.step_eigenvalues(lam), expected, atol=1e-8)
@@ -60,7 +58,6 @@ def test_no_other_roots_leave_less_noise(W, rounds, seed):
 
 
 def test_eight_rounds_average_a_ring_of_16_exactly():
-    """It has eight other eigenvalues."""
     step = of_rounds(gossip.metropolis_hastings("ring:n=16"), 8, "least-noise").step_weights(0).toarray()
     assert_allclose(step, 1 / 16, atol=1e-8)
 
@@ -78,10 +75,9 @@ def test_nodes_that_average_by_shifts_do_the_steps(W, rounds, seed):
 
 @given(
     20, W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]), rounds=st.integers(1, 3),
-    name=st.sampled_from(["chebyshev", "least-noise"]),
+    name=st.sampled_from(["chebyshev", "least-noise"])
 )  # fmt: skip
 def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, rounds, name):
-    """Messages of a step are polynomials of every degree below K of the same models, which span the same views."""
     assume(W.is_connected)
 
     def losses(steps, model, polynomial):
@@ -94,14 +90,10 @@ def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, ro
 
 
 @given(
-    20,
-    W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]),
-    rounds=st.integers(2, 3),
-    name=st.sampled_from(["chebyshev", "least-noise"]),
-    attacked=st.booleans(),
-)
+    20, W=gossip_matrices(min_nodes=3, max_nodes=5, kinds=["symmetric"]), rounds=st.integers(2, 3),
+    name=st.sampled_from(["chebyshev", "least-noise"]), attacked=st.booleans()
+)  # fmt: skip
 def test_secure_sums_show_what_the_weights_of_each_round_add_up(W, rounds, name, attacked):
-    """Noise enters where gradients do, so the Gram matrix is the projection on the rows of all sums, written out."""
     assume(W.is_connected)
     dynamics, n, T = of_rounds(W, rounds, name, learning_rate=0.3), W.num_nodes, 2
     models, seen = np.zeros((n, T * n)), []
@@ -116,8 +108,7 @@ def test_secure_sums_show_what_the_weights_of_each_round_add_up(W, rounds, name,
     rows[:, :, : int(attacked)] = 0
     _, sizes, V = np.linalg.svd(rows.reshape(-1, T * n), full_matrices=False)
     assume(((sizes < 1e-12) | (sizes > 1e-5 * sizes[0])).all())
-    X = V[sizes > 1e-9].T @ V[sizes > 1e-9]
-    model = trust.SecureSum([0] if attacked else [])
+    X, model = V[sizes > 1e-9].T @ V[sizes > 1e-9], trust.SecureSum([0] if attacked else [])
     for victim in sensitivity_by_victim(algorithms.dp_dsgd(dynamics, mfdl.EveryStep(T)), model, release="none"):
         X_u = X[victim.victim :: n, victim.victim :: n]
         expected = X_u[0, 0] + X_u[1, 1] + 2 * abs(X_u[0, 1])
@@ -166,10 +157,8 @@ def test_files_keep_the_polynomial_and_the_certificate(tmp_path):
     mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
     mechanism.save(tmp_path / "m.mfdl")
     read = mfdl.Mechanism.load(tmp_path / "m.mfdl").algorithm
-    assert read.content_hash == algorithm.content_hash
-    assert read.dynamics.shifts == algorithm.dynamics.shifts
-    assert read.dynamics.gossip.certificate == W.certificate
-    assert read.is_plain
+    assert (read.content_hash, read.dynamics.shifts) == (algorithm.content_hash, algorithm.dynamics.shifts)
+    assert (read.dynamics.gossip.certificate, read.is_plain) == (W.certificate, True)
     powers = algorithms.dp_dsgd(of_rounds(W, 3, "powers"), mfdl.EveryStep(4))
     assert powers.content_hash != algorithm.content_hash
     assert not dataclasses.replace(algorithm, dynamics=powers.dynamics).is_plain
@@ -189,7 +178,6 @@ def test_designs_and_plans_name_it():
 
 @pytest.mark.parametrize("graph", ["ring:n=8", "path:n=5"])
 def test_noise_in_the_models_is_that_of_the_recursion(graph):
-    """In closed form on the ring, by eigenvectors on the path."""
     W, T, K = gossip.metropolis_hastings(graph), 4, 3
     dynamics = of_rounds(W, K, learning_rate=0.5)
     step, total = dynamics.step_weights(0).toarray(), np.zeros((T, T))

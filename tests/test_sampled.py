@@ -15,10 +15,7 @@ from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st, unsupported
 
 import mfdl
 from mfdl import (
-    BallsInBins,
-    EveryStep,
     NoiseKey,
-    PoissonSampling,
     Privacy,
     account,
     algorithms,
@@ -32,7 +29,7 @@ from mfdl import (
 )
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
-from mfdl.participation import Cyclic, ParticipationByNode
+from mfdl.participation import BallsInBins, Cyclic, EveryStep, ParticipationByNode, PoissonSampling
 from mfdl.privacy.curves import PoissonGaussian
 from mfdl.testing import connected_graphs
 from mfdl.testing.tasks import linear_task
@@ -63,10 +60,9 @@ def exact_worst(graph, colluders, local, pair):
 @given(
     40, graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(0, 2),
     local=st.sampled_from([0.25, 1.0, 3.0]), pair=st.sampled_from([0.0, 0.5, 8.0]),
-    clip=st.floats(0.1, 10), nu=st.floats(0.1, 100), adjacency=st.sampled_from(["zero-out", "replace-one"]),
+    clip=st.floats(0.1, 10), nu=st.floats(0.1, 100), adjacency=st.sampled_from(["zero-out", "replace-one"])
 )  # fmt: skip
 def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, clip, nu, adjacency):
-    """DECOR's accountant in fractions, over all coalitions; the clipping norm counts once under every adjacency."""
     n = graph.number_of_nodes()
     algorithm = algorithms.decor(*on(graph), sigma_ldp=local, sigma_cor=pair)
     ordered = {label: i for i, label in enumerate(graphs.labels(graph))}
@@ -84,10 +80,8 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
 
 
 def test_one_step_is_dominated_in_the_full_space_of_messages():
-    """The hockey stick of two nodes' correlated sums, victim 0, on a grid of the plane, against the stated delta."""
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
-    dynamics = dynamics_on("complete:n=2", 0.1)
-    algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
+    algorithm = algorithms.spatial_covariance(dynamics_on("complete:n=2", 0.1), PoissonSampling(0.3, 1), R)
     guarantee = account(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
@@ -115,13 +109,9 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     assert less.epsilon(1e-4) > 1.5
     words = str(guarantee)
     for phrase in (
-        "coalitions",
-        "zero-out",
-        "Poisson sampling (rate=0.1, 4 steps)",
-        "secret",
-        "gradients: adaptive or non-adaptive",
-        "epsilon: ",
-    ):
+        "coalitions", "zero-out", "Poisson sampling (rate=0.1, 4 steps)", "secret",
+        "gradients: adaptive or non-adaptive", "epsilon: "
+    ):  # fmt: skip
         assert phrase in words
     content = json.loads(json.dumps(guarantee.to_dict()))
     curve = content["curve"]
@@ -133,37 +123,14 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     assert guarantee.compose_with(guarantee).epsilon(1e-4) > guarantee.epsilon(1e-4)
 
 
-@pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
-def test_without_noise_nothing_is_guaranteed(build):
-    guarantee = account(build(*on("ring:n=4")), Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=0.0)
-    assert (guarantee.epsilon(1e-5), guarantee.delta(50.0)) == (math.inf, 1.0)
-    assert "no finite guarantee" in guarantee.sentence()
-    calibrated = calibrate(algorithms.dsgd(*on("ring:n=4")), Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
-    assert calibrated.guarantee.epsilon(1e-5) == math.inf
-    assert json.loads(json.dumps(calibrated.guarantee.to_dict()))["epsilon"] == "inf"
-
-
 def test_noise_that_cancels_or_is_known_hides_nothing():
-    """e_u outside the range of the covariance; a shared seed under LDP; and calibration says so."""
     n = 4
-    L = n * np.eye(n) - np.ones((n, n))
-    cancels = algorithms.spatial_covariance(*on("complete:n=4"), L)
+    cancels = algorithms.spatial_covariance(*on("complete:n=4"), n * np.eye(n) - np.ones((n, n)))
     assert account(cancels, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
     shared = algorithms.spatial_covariance(*on("complete:n=4"), np.eye(n))
     assert account(shared, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) < math.inf
     assert account(shared, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).epsilon(1e-5) == math.inf
     refuses("infinite loss", lambda: calibrate(shared, Privacy(trust.LDP(), **ZERO_OUT), epsilon=1.0, delta=1e-5))
-
-
-@pytest.mark.parametrize(
-    "hiding", [trust.PNDP([0]), trust.AnyReceiver(), trust.Central(), trust.ReleasedOnly(),
-               trust.TrustModel.from_masks(attackers=[0])],
-)  # fmt: skip
-def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
-    algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
-    hidden = account(algorithm, Privacy(hiding, **ZERO_OUT), noise_std=1.0)
-    assert hidden.curve == account(algorithm, Privacy(hiding.all_messages(), **ZERO_OUT), noise_std=1.0).curve
-    assert hidden.noise_multiplier <= 1.0
 
 
 def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
@@ -175,7 +142,6 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
 
 
 def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
-    """Trained, gradients would be divided by the expected batch size, and noise by nothing."""
     plain = algorithms.dp_dsgd(*on("ring:n=4"))
     on_messages = dataclasses.replace(plain, noise_on_messages=True)
     assert on_messages.noise_enters_with_gradients
@@ -190,16 +156,12 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
 def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
     assert account(public, Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0).mu > 0
-    secret = algorithms.dp_dsgd(*on("ring:n=4"))
-    options = {"trust": trust.LDP(), **ZERO_OUT}
+    secret, options = algorithms.dp_dsgd(*on("ring:n=4")), {"trust": trust.LDP(), **ZERO_OUT}
     for ask in (
-        lambda: privacy.sensitivity_by_victim(secret, trust.LDP()),
-        lambda: factorization.problem(*on("ring:n=4")),
-        lambda: SAMPLING.patterns(),
-        lambda: SAMPLING.num_patterns,
-        lambda: SAMPLING.allows([0]),
-        lambda: SAMPLING.classes(),
-    ):
+        lambda: privacy.sensitivity_by_victim(secret, trust.LDP()), lambda: factorization.problem(*on("ring:n=4")),
+        lambda: SAMPLING.patterns(), lambda: SAMPLING.num_patterns, lambda: SAMPLING.allows([0]),
+        lambda: SAMPLING.classes()
+    ):  # fmt: skip
         unsupported("has no public patterns", ask)
     assert account(secret, Privacy(**options), noise_std=1.0).mu is None
     unsupported("have no mu", lambda: calibrate(secret, Privacy(**options), mu=1.0))
@@ -208,7 +170,6 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 
 
 def test_a_guarantee_is_that_of_its_question():
-    """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
     calibrated = calibrate(algorithm, Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=2.0)
     better = PoissonGaussian(calibrated.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
@@ -231,8 +192,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
             dynamics, sampling, Privacy(trust.Coalitions(1), unit="record", **ZERO_OUT), **target, budget=budget
         )
         local = [c.sigma_ldp for c in pairs]
-        assert local == sorted(local)
-        assert pairs[-1].sigma_cor == 0
+        assert (local, pairs[-1].sigma_cor) == (sorted(local), 0)
         for pair in pairs:
             again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
             guarantee = account(again, Privacy(trust.Coalitions(1), **ZERO_OUT), noise_std=1.0)
@@ -284,12 +244,9 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
     assert calibrated.noise_std < 0.8 * public.noise_std
     words = str(guarantee)
     for phrase in (
-        "balls-in-bins (epochs=3, bins=4)",
-        "secret",
-        "epsilon: 1.5",
-        "gradients: adaptive or non-adaptive",
-        "with public bins",
-    ):
+        "balls-in-bins (epochs=3, bins=4)", "secret", "epsilon: 1.5", "gradients: adaptive or non-adaptive",
+        "with public bins"
+    ):  # fmt: skip
         assert phrase in words
     content = json.loads(json.dumps(guarantee.to_dict()))
     assert (content["curve"]["bins"], content["adaptive"], content["bound"]) == (4, True, "upper")
@@ -311,16 +268,6 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
         dataclasses.replace(algorithm, participation=Cyclic(3, 4)), Privacy(**ASKED_OF_BINS), noise_std=2.0
     )
     assert guarantee.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
-def test_hidden_messages_count_as_seen(known):
-    """On a graph where no such attacker knows all models."""
-    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.5), BINS)
-    guarantee = account(algorithm, Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0)
-    seen = account(algorithm, Privacy(**ASKED_OF_BINS), noise_std=2.0)
-    assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
-    assert ("assumed to be seen" in guarantee.why) == known.hides_messages(algorithm)
 
 
 def test_noise_over_nodes_counts_by_its_covariance():
@@ -358,7 +305,6 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
 
 
 def test_noise_that_is_known_in_part_is_accounted_by_the_view_of_all_messages():
-    """Without the shared column the noise is local and fresh; with three columns of three left, a gradient shows."""
     algorithm = algorithms.dp_dsgd(*on_ring())
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
     columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
@@ -373,13 +319,33 @@ def test_noise_that_is_known_in_part_is_accounted_by_the_view_of_all_messages():
     assert known.epsilon(1e-5) == math.inf
 
 
-def test_bins_without_noise_guarantee_nothing():
-    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=0.0)
-    assert calibrated.guarantee.epsilon(1e-5) == math.inf
-    assert (
-        calibrate(algorithms.dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee.epsilon(1e-5)
-        == math.inf
+@pytest.mark.parametrize("participation", [SAMPLING, BINS])
+@pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
+def test_without_noise_nothing_is_guaranteed(build, participation):
+    dynamics = dynamics_on("ring:n=4", 0.1)
+    guarantee = account(build(dynamics, participation), Privacy(trust.Eavesdropper(), **ZERO_OUT), noise_std=0.0)
+    assert (guarantee.epsilon(1e-5), guarantee.delta(50.0)) == (math.inf, 1.0)
+    assert "no finite guarantee" in guarantee.sentence()
+    silent = calibrate(algorithms.dsgd(dynamics, participation), Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee
+    assert (silent.epsilon(1e-5), json.loads(json.dumps(silent.to_dict()))["epsilon"]) == (math.inf, "inf")
+
+
+@pytest.mark.parametrize("participation", [SAMPLING, BINS])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.AnyReceiver(), trust.Central()),
+        *(trust.ReleasedOnly(), trust.TrustModel.from_masks(attackers=[0])),
+    ],
+)
+def test_hidden_messages_count_as_seen(model, participation):
+    """On a graph where no such attacker knows all models."""
+    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.5), participation)
+    hidden, seen = (
+        account(algorithm, Privacy(known, **ZERO_OUT), noise_std=2.0) for known in (model, model.all_messages())
     )
+    assert hidden.curve == seen.curve
+    assert ("assumed to be seen" in hidden.why) == model.hides_messages(algorithm)
 
 
 def drawn_bins(key, sizes=6000, bins=5):
@@ -401,13 +367,11 @@ def test_bins_are_uniform_independent_and_of_their_key():
 
 
 def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
-    """Without noise injected sums are those of the bins over the public size; a stop and a resume change nothing."""
     calibrated, task = (
         calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**{**ASKED_OF_BINS, "clip_norm": 100.0}), noise_std=0.0),
         task_of(14),
     )
-    batches = []
-    plain = BinBatches.step_batch
+    batches, plain = [], BinBatches.step_batch
     options = {"seeds": [5], "keep_messages": True, "dtype": torch.float64, "progress": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BinBatches, "step_batch", lambda self, t: (batches.append(self.drawn(t)), plain(self, t))[1])
@@ -443,10 +407,3 @@ def test_an_empty_bin_sends_its_noise():
     sent = run.seeds[0].messages
     assert sent.shape == (200, 3, 5)
     assert (np.abs(sent).max(axis=2) > 0).all()
-
-
-def test_other_schemes_are_not_amplified():
-    """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
-    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=2.0)
-    with pytest.raises((InvalidInput, UnsupportedMechanism)):
-        dataclasses.replace(calibrated, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

@@ -46,7 +46,7 @@ def test_a_graph_keeps_its_labels_and_largest_component(G, shift):
 
 @given(
     60, edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1),
-    separator=st.sampled_from([" ", "\t", "  "]), end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+    separator=st.sampled_from([" ", "\t", "  "]), end=st.sampled_from(["\n", "\r\n", "\n\n"])
 )  # fmt: skip
 def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, tmp_path_factory):
     path = tmp_path_factory.mktemp("edges") / "graph.txt"
@@ -60,7 +60,7 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
 @each(
     "text",
     "1,2\n", "a b\n", "1 2 3\n", "1 2\n3\n", "1\n2\n", "1 2 3\n4\n", "01 2\n", "# 1\n1 2\n", "-1 2\n", "",
-    "9" * 19 + " 1\n",
+    "9" * 19 + " 1\n"
 )  # fmt: skip
 def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
     path = tmp_path / "graph.txt"
@@ -117,13 +117,11 @@ def test_many_edges_are_drawn_as_arrays_until_connected(monkeypatch):
 def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
     monkeypatch.setattr(nx, "Graph", None)
     W = gossip.metropolis_hastings("regular:n=100000,degree=20,seed=0")
-    assert W.weights.nnz == 2_100_000
-    assert W.is_symmetric
+    assert (W.weights.nnz, W.is_symmetric) == (2_100_000, True)
     assert graphs.load_sparse("torus:n=90000").num_edges == 180_000
 
 
 def test_the_account_of_many_nodes_has_no_array_of_nodes_by_nodes():
-    """40,000 nodes: such an array would take 12.8 GB."""
     dynamics = dynamics_on(graphs.load_sparse("ring:n=40000"))
     algorithm = algorithms.dp_dsgd(dynamics, Cyclic(epochs=1, period=2))
     tracemalloc.start()
@@ -194,5 +192,4 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest_one(function):
 
 
 def test_a_task_and_its_mechanism_may_name_the_same_graph():
-    dynamics = dynamics_on("florentine", 0.1)
-    assert tasks.digits("florentine").num_nodes == dynamics.gossip.num_nodes == 15
+    assert tasks.digits("florentine").num_nodes == dynamics_on("florentine", 0.1).gossip.num_nodes == 15

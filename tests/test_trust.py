@@ -43,8 +43,7 @@ def masks(model, algorithm, victim=0):
     ids=lambda value: getattr(value, "name", None),
 )
 def test_masks_by_hand(model, dp, decor):
-    assert masks(model, DP) == dp
-    assert masks(model, DECOR) == decor
+    assert (masks(model, DP), masks(model, DECOR)) == (dp, decor)
 
 
 def test_zip_dl_masks_list_single_messages():
@@ -66,13 +65,11 @@ def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
 
 
 def test_receivers_follow_gossip_in_time():
-    """Rounds of a time-varying graph reach other nodes; K rounds of one step too."""
     W = gossip.sequence([MH("path:n=3"), MH("complete:n=3")])
     k = trust.PNDP([0]).knowledge(algorithms.dp_dsgd(Dynamics(W), EveryStep(4)), 1)
     assert k.seen.astype(int).tolist() == [[0, 1, 0], [0, 1, 1]] * 2
     k = trust.PNDP([0]).knowledge(algorithms.muffliato(Dynamics(W), EveryStep(2), gossip_rounds=2), 1)
-    assert k.seen.astype(int).tolist() == [[0, 1, 0], [0, 1, 1]] * 2
-    assert k.known_noise.shape == (2, 3)
+    assert (k.seen.astype(int).tolist(), k.known_noise.shape) == ([[0, 1, 0], [0, 1, 1]] * 2, (2, 3))
 
 
 def test_one_way_links_are_one_way():
@@ -110,8 +107,7 @@ def test_where_all_messages_are_seen_models_add_nothing():
             assert model.view(DP, 0, release=release).release == "not applicable"
             assert model.view(DP, 0, release=release).gradients.shape[0] == 8
     # unless some messages are never sent: then they do
-    assert trust.LDP().view(ZIP, 0).release == "all"
-    assert trust.LDP().view(ZIP, 0).gradients.shape[0] == 2 * 4 + 3
+    assert (trust.LDP().view(ZIP, 0).release, trust.LDP().view(ZIP, 0).gradients.shape[0]) == ("all", 2 * 4 + 3)
     assert trust.LDP().view(ZIP, 0, release="none").gradients.shape[0] == 2 * 4
 
 
@@ -146,16 +142,6 @@ def test_nodes_by_index_label_and_number():
         refuses(r"node|index", trust.base.node_indices, algorithm, bad)
 
 
-@pytest.mark.parametrize("bad", [[], "Medici", ()])
-def test_pndp_needs_a_list_of_attackers(bad):
-    refuses("list of at least one node", trust.PNDP, bad)
-
-
-def test_pndp_needs_receivers():
-    rounds = tuple(dataclasses.replace(r, receivers=None) for r in DP.rounds)
-    unsupported("receives", lambda: trust.PNDP([0]).knowledge(dataclasses.replace(DP, rounds=rounds), 1))
-
-
 # ---- coalitions ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("q", range(4))
 def test_members_of_coalitions(q):
@@ -163,17 +149,15 @@ def test_members_of_coalitions(q):
     assert [getattr(m, "colluders", ()) for m, _ in members] == list(itertools.combinations(range(4), q))
     for model, victims in members:
         assert set(victims) == set(range(4)) - set(getattr(model, "colluders", ()))
+    assert list(trust.PNDP([0, 2]).members(DP)) == [(trust.PNDP([0, 2]), (1, 3))]
+    assert [victims for _, victims in trust.FullCollusion().members(DP)] == [(0,), (1,), (2,), (3,)]
 
 
-def test_members_of_full_collusion_and_of_simple_models():
-    assert [(m.colluders, v) for m, v in trust.FullCollusion().members(DP)] == [
-        (tuple(u for u in range(4) if u != victim), (victim,)) for victim in range(4)
-    ]
-    ((model, victims),) = trust.PNDP([0, 2]).members(DP)
-    assert (model, victims) == (trust.PNDP([0, 2]), (1, 3))
-
-
-def test_coalitions_refuse():
+def test_attackers_that_are_none_are_refused():
+    for bad in ([], "Medici", ()):
+        refuses("list of at least one node", trust.PNDP, bad)
+    rounds = tuple(dataclasses.replace(r, receivers=None) for r in DP.rounds)
+    unsupported("receives", lambda: trust.PNDP([0]).knowledge(dataclasses.replace(DP, rounds=rounds), 1))
     refuses("below num_nodes=4", lambda: list(trust.Coalitions(4).members(DP)))
     refuses("size", trust.Coalitions, -1)
     unsupported("no single view", lambda: trust.Coalitions(1).view(DP, 0))
@@ -209,8 +193,7 @@ def test_masks_may_depend_on_the_victim():
     members = list(model.members(DECOR_LOCAL))
     assert [victims for _, victims in members] == [(0,), (1,), (2,), (3,)]
     for (member, (victim,)), (other, _) in zip(members, trust.FullCollusion().members(DECOR_LOCAL), strict=True):
-        assert member.name == "all"
-        assert masks(member, DECOR_LOCAL, victim) == masks(other, DECOR_LOCAL)
+        assert (member.name, masks(member, DECOR_LOCAL, victim)) == ("all", masks(other, DECOR_LOCAL))
     by_victim = sensitivity_by_victim(DECOR_LOCAL, model)
     full = sensitivity_by_victim(DECOR_LOCAL, trust.FullCollusion())
     assert_allclose([x.sensitivity_squared for x in by_victim], [x.sensitivity_squared for x in full], rtol=1e-12)
@@ -220,45 +203,37 @@ DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_cor=0.0)
 
 
 def test_a_default_argument_is_no_victim():
-    """`lambda one, taps=taps: ...` is how masks are bound in loops."""
     for wanted in (1, 3):
         model = FROM_MASKS(seen=lambda algorithm, taps=wanted: np.arange(4) == taps)
         ((member, victims),) = model.members(DP)
-        assert victims == (0, 1, 2, 3)
-        assert member.knowledge(DP, 0).seen[0].argmax() == wanted
+        assert (victims, member.knowledge(DP, 0).seen[0].argmax()) == ((0, 1, 2, 3), wanted)
     named = FROM_MASKS(seen=lambda algorithm, victim=0: np.arange(4) == victim)
     assert [m.knowledge(DP, u).seen[0].argmax() for m, (u,) in named.members(DP)] == [0, 1, 2, 3]
 
 
 # ---- comparing ----------------------------------------------------------------------------------------------------
-def test_who_sees_at_least_what():
-    everything = [trust.Colluding((0,)), trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.Eavesdropper()]
-    for weaker in everything:
-        assert trust.Colluding((0,)).sees_at_least(weaker, DP)
-    assert trust.Colluding((0, 1)).sees_at_least(trust.Colluding((0,)), DP)
-    assert not trust.Colluding((0,)).sees_at_least(trust.Colluding((1,)), DP)
-    assert not trust.Eavesdropper().sees_at_least(trust.PNDP([0]), DP)  # knows no noise
-    assert not trust.PNDP([0]).sees_at_least(trust.Central(), DP)
-    assert trust.Central().sees_at_least(trust.ReleasedOnly(), DP)
-    assert trust.Central().sees_at_least(trust.Central(), DP)
-    assert not trust.Central().sees_at_least(trust.PNDP([0]), DP)
-    assert trust.LDP().sees_at_least(trust.Eavesdropper(), DECOR)
-    assert not trust.Eavesdropper().sees_at_least(trust.LDP(), DECOR)
+SILENT, AVERAGED = FROM_MASKS(seen=np.eye(4, dtype=bool)[1], release="none"), FROM_MASKS(release="average")
+FIRST, SOME = trust.Colluding((0,)), (trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.Eavesdropper())
+ANYBODY, RELEASED = trust.LDP(), trust.ReleasedOnly()
 
 
-def test_released_models_count_in_comparisons():
-    silent = FROM_MASKS(seen=np.array([False, True, False, False]), release="none")
-    assert not silent.sees_at_least(trust.ReleasedOnly(), DP)
-    assert FROM_MASKS(release="all").sees_at_least(FROM_MASKS(release="average"), DP)
-    assert not FROM_MASKS(release="average").sees_at_least(trust.PNDP([0]), DP)
-    assert trust.PNDP([0]).sees_at_least(silent, DP)
-    assert trust.LDP().sees_at_least(trust.ReleasedOnly(), DP)
+@each(
+    "stronger, weaker, algorithm, at_least", *((FIRST, weaker, DP, True) for weaker in (FIRST, *SOME)),
+    (trust.Colluding((0, 1)), FIRST, DP, True), (FIRST, trust.Colluding((1,)), DP, False),
+    (trust.Eavesdropper(), trust.PNDP([0]), DP, False), (trust.PNDP([0]), trust.Central(), DP, False),
+    (trust.Central(), RELEASED, DP, True), (trust.Central(), trust.Central(), DP, True),
+    (trust.Central(), trust.PNDP([0]), DP, False), (ANYBODY, trust.Eavesdropper(), DECOR, True),
+    (trust.Eavesdropper(), ANYBODY, DECOR, False), (SILENT, RELEASED, DP, False), (trust.PNDP([0]), SILENT, DP, True),
+    (FROM_MASKS(release="all"), AVERAGED, DP, True), (AVERAGED, trust.PNDP([0]), DP, False),
+    (ANYBODY, RELEASED, DP, True)
+)  # fmt: skip
+def test_who_sees_at_least_what(stronger, weaker, algorithm, at_least):
+    assert stronger.sees_at_least(weaker, algorithm) == at_least
 
 
 @pytest.mark.parametrize("algorithm", [DECOR, DP], ids=["decor", "dp-dsgd"])
 @pytest.mark.parametrize("node", [0, 1])
 def test_masks_with_attackers_know_the_noise_that_they_hold(algorithm, node):
-    """As PNDP does; a mask of known noise that is given counts as it is."""
     received = [trust.PNDP([node]).knowledge(algorithm, 3).seen[0]]
     of_attacker = np.arange(4) == node
     model = FROM_MASKS(seen=received[0], known_gradients=of_attacker, attackers=[node])
@@ -294,7 +269,7 @@ def settings_of_noise(draw):
 
 @given(
     20, setting=settings_of_noise(), trust=st.sampled_from([AnyReceiver(), Eavesdropper(), Coalitions(1)]),
-    published=st.booleans(),
+    published=st.booleans()
 )  # fmt: skip
 def test_the_accounted_mu_of_the_finished_algorithm_is_1(setting, trust, published):
     (run, scheme), release = setting, None if published else "none"
@@ -314,7 +289,6 @@ def test_the_accounted_mu_of_the_finished_algorithm_is_1(setting, trust, publish
 
 @pytest.mark.parametrize("scheme", [EveryStep(3), Cyclic(epochs=2, period=3), Cyclic(epochs=1, period=4)], ids=str)
 def test_if_all_is_seen_it_is_the_best_encoder_of_each_node(scheme):
-    """One slot a step and every message seen: mafalda's problem, with an encoder for each node; the price vanishes."""
     run = dynamics("star:n=4", rounds=1)
     algorithm = trust_optimal(run, scheme, Eavesdropper(), published=False, release="none", price=1e-7, tolerance=GAP)
     nodes = factorize_nodes(run, scheme, tolerance=GAP)
@@ -323,7 +297,6 @@ def test_if_all_is_seen_it_is_the_best_encoder_of_each_node(scheme):
 
 
 def test_gradients_that_are_worse_than_all_signs_are_met_too():
-    """On a path signs alone leave mu = 1.0002 after five steps of one record."""
     algorithm = trust_optimal(dynamics("path:n=4", rounds=1), EveryStep(5), AnyReceiver(), tolerance=GAP)
     assert 1 - GAP <= mfdl.account(algorithm, privacy(AnyReceiver()), noise_std=1.0, progress=False).mu <= 1 + 1e-6
     assert algorithm.factorization.gap <= GAP
@@ -350,7 +323,6 @@ def test_optimize_takes_mafalda_if_all_is_seen_and_trains():
 
 
 def test_masks_of_a_trust_model_of_the_caller():
-    """An outsider who taps one node in some rounds: less is seen, so less noise is needed."""
     run, scheme = dynamics("ring:n=4"), EveryStep(1)
     rounds = np.zeros((3, 4), dtype=bool)
     rounds[:2, 1] = True

@@ -11,23 +11,10 @@ from path_algorithms import DP, MH, PATH
 from scipy.sparse.linalg import aslinearoperator
 from vocabulary import each, given, refuses, st, unsupported
 
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    ErrorWeights,
-    EveryStep,
-    InvalidInput,
-    Mechanism,
-    Privacy,
-    UnsupportedMechanism,
-    View,
-    algorithms,
-    calibrate,
-    gossip,
-    trust,
-)
+from mfdl import Dynamics, ErrorWeights, Mechanism, Privacy, View, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
-from mfdl.participation import Explicit
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import Cyclic, EveryStep, Explicit
 from mfdl.privacy import general_sensitivity, sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
@@ -50,18 +37,15 @@ def test_arrays_sparse_matrices_and_operators_are_one_view(case):
 
 
 @each(
-    "A, B, options, text",
-    (np.eye(2), np.eye(3), {}, "same number of rows"),
+    "A, B, options, text", (np.eye(2), np.eye(3), {}, "same number of rows"),
     (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
-    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
-    (np.array([[np.nan]]), np.eye(1), {}, "finite"),
-    (np.eye(1), np.array([[np.inf]]), {}, "finite"),
-    (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+    (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"), (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+    (np.eye(1), np.array([[np.inf]]), {}, "finite"), (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
     (np.ones(3), np.ones(3), {}, "gradients"),
     (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
     (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
-    (np.zeros((2, 0)), np.eye(2), {}, "columns"),
-)
+    (np.zeros((2, 0)), np.eye(2), {}, "columns")
+)  # fmt: skip
 def test_a_view_that_does_not_fit(A, B, options, text):
     refuses(text, View, A, B, **options)
 
@@ -72,11 +56,9 @@ def losses(view, victims, scheme):
 
 
 def test_known_combinations_touch_or_leave_alone():
-    """Three nodes, two steps; K G = g_0(0) + g_1(0) is known."""
     rng = np.random.default_rng(0)
     A = rng.standard_normal((6, 6))
-    B = A + 0.1 * rng.standard_normal((6, 6))
-    K = np.zeros((1, 6))
+    B, K = A + 0.1 * rng.standard_normal((6, 6)), np.zeros((1, 6))
     K[0, [0, 1]] = 1.0
     plain = losses(View(A, B, num_nodes=3), [0, 1, 2], EveryStep(2))
     for make in (np.asarray, sp.csr_array, aslinearoperator):
@@ -91,9 +73,7 @@ def test_known_combinations_touch_or_leave_alone():
 
 
 def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
-    """The reduction of Lemma 11 would report 0 for it."""
-    view = trust.PNDP([1]).view(DP, 0)
-    assert losses(view, [0, 1], EveryStep(2))[1] == math.inf
+    assert losses(trust.PNDP([1]).view(DP, 0), [0, 1], EveryStep(2))[1] == math.inf
     options = {x.victim: x for x in sensitivity_by_victim(DP, trust.PNDP([1]), victims=[0, 1])}
     assert options[1].sensitivity_squared == options[1].adaptive_sensitivity_squared == math.inf
     assert "one of the attackers" in options[1].non_adaptive_sensitivity.why
@@ -143,8 +123,7 @@ def test_node_local_noise_has_its_encoder_without_the_attacker():
     encoder = np.array([[1.0, 0.0], [0.5, 1.0]])
     algorithm = algorithms.mf_dsgd(PATH, EveryStep(2), encoder)
     C = trust.PNDP([0]).view(algorithm, 1, release="none").C
-    expected = np.kron(encoder, np.diag([0.0, 1, 1, 1]))
-    assert_allclose(C.dense(), expected, atol=1e-12)
+    assert_allclose(C.dense(), np.kron(encoder, np.diag([0.0, 1, 1, 1])), atol=1e-12)
     assert C.blocks[1] == (4, 4)
     assert_allclose(trust.Eavesdropper().view(algorithm, 1).C.dense(), algorithm.workload().C.dense())
 
@@ -167,8 +146,7 @@ def algorithm(nodes):
 
 def test_all_messages_of_many_nodes_are_accounted_without_their_view():
     view = trust.LDP().view(algorithm(2000))
-    grams = view_grams(view, range(2000))
-    assert len(set(map(id, grams))) == 1
+    assert len(set(map(id, view_grams(view, range(2000))))) == 1
     assert not {"gradients", "noise"} & vars(view).keys()
     masks = (view.knowledge.seen, view.knowledge.known_gradients, view.knowledge.known_noise)
     assert [mask.strides[0] for mask in masks] == [0, 0, 0]  # the same at all times, kept once
@@ -203,7 +181,7 @@ def test_more_models_than_there_are_are_refused():
 
 @given(
     60, built=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
-    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2), seed=st.integers(0, 99),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]), rounds=st.integers(0, 2), seed=st.integers(0, 99)
 )  # fmt: skip
 def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_models(built, model, rounds, seed):
     algorithm = built.releasing(ReleasedModel(model, rounds))

@@ -174,8 +174,6 @@ _ONE_RUN: tuple[type[AuditSettings], _PlanOf] = OneRunSettings, OneRunPlan.from_
 
 @dataclasses.dataclass(frozen=True)
 class _NoiseOfCells:
-    """How the noise of a cell follows: given, or from the claim of mu or of epsilon. Exactly one."""
-
     noise_std: float | None
     mu: float | None
     epsilon: float | None
@@ -185,7 +183,6 @@ class _NoiseOfCells:
             raise InvalidInput("give exactly one of noise_std, mu and epsilon.")
 
     def matching_std(self, settings: AuditSettings) -> float:
-        """Noise at which the worst finite loss is the claimed one; any value if no loss is finite."""
         if self.noise_std is not None:
             return self.noise_std
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
@@ -203,7 +200,6 @@ class _NoiseOfCells:
 def _rows(
     algorithms: Mapping[str, LinearAlgorithm], noise: _NoiseOfCells, *, planted: bool, one_run: bool
 ) -> list[tuple[str, str]]:
-    """Mechanisms, each with no bug and perhaps with a planted one; refuses what the batches do not have."""
     with_bins = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
     if with_bins and noise.mu is not None:
         raise InvalidInput(f"mu={noise.mu}: balls-in-bins have no mu; give epsilon or noise_std.")
@@ -224,10 +220,7 @@ def _audited(
 
 
 def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None, *, delta: float = 1e-6) -> Any:
-    """Mechanisms down, trust models across; a refuted claim is framed, a cell without a claim is hatched.
-
-    Args: cells: rows of `AuditCell`; delta: of the epsilons; ax: axes to draw in and return, default an own Figure.
-    """
+    """Mechanisms down, trust models across, for rows of `AuditCell`; a refuted claim is framed, no claim is hatched."""
     from matplotlib.figure import Figure  # slow to import, and needed for pictures alone
     from matplotlib.patches import Rectangle
 

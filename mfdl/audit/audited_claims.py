@@ -190,7 +190,6 @@ class AuditResult(AuditCircumstances):
 
 
 def plain(**values: Any) -> dict[str, Any]:
-    """Infinities as texts."""
     return {name: str(x) if isinstance(x, float) and math.isinf(x) else x for name, x in values.items()}
 
 
@@ -266,7 +265,6 @@ class AuditSettings:
 
     @property
     def released(self) -> str | None:
-        """The final models that the view holds; None: the default."""
         if self.release is None and self.mechanism is not None:
             return self.mechanism.released_to(self.trust)
         return self.release
@@ -324,7 +322,6 @@ class AuditSettings:
         )
 
     def with_noise(self, noise_std: float) -> Self:
-        """The same for another noise, with the losses already computed."""
         other = dataclasses.replace(self, noise_std=noise_std)
         vars(other)["losses"] = self.losses
         return other
@@ -338,7 +335,6 @@ class AuditedClaim:
 
     @property
     def mu(self) -> float | None:
-        """The smallest mu; None where curves are not Gaussian."""
         return min((curve.mu for curve in self.curves if curve.mu is not None), default=None)
 
     @property
@@ -387,8 +383,7 @@ class AuditedClaims:
         circumstances, losses = settings.circumstances, settings.losses  # the first refuses arguments before any work
         claim = functools.cache(lambda *curves: AuditedClaim(tuple(dict.fromkeys(curves))))  # one object where equal
         if settings.claimed_mu is not None:
-            mu = check.positive(claimed_mu=settings.claimed_mu)
-            curve = Gaussian(mu, circumstances.adjacency, "upper")
+            curve = Gaussian(check.positive(claimed_mu=settings.claimed_mu), circumstances.adjacency, "upper")
             return AuditedClaims({loss.node: claim(curve) for loss in losses.sensitivities})
         curves = losses.curves(circumstances.noise_std)
         accounted = {loss.node: curves[loss.victim] for loss in losses.sensitivities}
@@ -401,7 +396,6 @@ class AuditedClaims:
         return AuditedClaims(claims, notes).restricted_to(audited, "no finite privacy loss is claimed")
 
     def restricted_to(self, victims: Collection[int], why: str) -> AuditedClaims:
-        """The claims of some victims; a note names the others and says why."""
         if not (others := sorted(self.by_victim.keys() - set(victims))):
             return self
         claims = {u: claim for u, claim in self.by_victim.items() if u in victims}
@@ -434,8 +428,7 @@ def _guaranteed(
         model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for non-adaptive gradients"
         why = f"the audited claim is recomputed, because the guarantee is for {guarantee.attacker} ({model})"
         return {}, (f"{why}, released models: {guarantee.release}",)
-    each = dict(guarantee.victims)
-    covers_all = guarantee.victim == EVERY_NODE
+    each, covers_all = dict(guarantee.victims), guarantee.victim == EVERY_NODE
     names = {u: str(labels[u]) for u in accounted if covers_all or guarantee.victim == str(labels[u])}
     covered = {u: each.get(name, guarantee.curve) for u, name in names.items()}
     of_all = settings.victim is None or not covers_all  # of its own victims

@@ -108,8 +108,7 @@ class AuditPlan:
 
     def result(self) -> AuditResult:
         attack, settings, claims = self.attack, self.attack.settings, self.claims.by_victim
-        draws = attack.tested_draws(self.failure)
-        runs = Runs(attack, self.failure)
+        draws, runs = attack.tested_draws(self.failure), Runs(attack, self.failure)
         canaries = [*self.canaries, *attack.chosen_from_runs(runs, self.canaries, claims)]
         results = []
         with reporter(settings.progress, words=0).bar(f"auditing {settings.algorithm.name}", len(canaries)) as advance:
@@ -146,7 +145,6 @@ class BinRatio:
     bins_seen: bool
 
     def ratios(self, seen: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
-        """Shape (runs,). Args: seen: whitened rows, shape (runs, rows); drawn: the bin of each run."""
         return self._ratios(seen @ self.shifts.T, drawn)
 
     def _ratios(self, toward: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
@@ -176,7 +174,6 @@ class BinRatio:
         return alpha, beta
 
     def simulated(self, noise: float) -> tuple[FloatArray, FloatArray]:
-        """Samples of the statistic on each input, with `noise` times the noise that is claimed."""
         rng, gram = np.random.default_rng(0), self.shifts @ self.shifts.T
         values, vectors = np.linalg.eigh(gram)
         root, count = vectors * np.sqrt(np.clip(values, 0.0, None)), min(SIMULATED, MAX_ENTRIES // len(gram))
@@ -188,9 +185,7 @@ class BinRatio:
         return sides[0], sides[1]
 
     def trials_needed(self, noise: float, claimed: FloatArray, failure: float) -> float:
-        """Runs on each input, at least FEWEST, that refute the claim, nearly always, if there is `noise` times the
-        noise claimed; inf where MOST are not enough. Args: claimed: delta at EPSILONS; failure: of the bound.
-        """
+        """Runs on each input, at least FEWEST, that nearly always refute the claim at `noise` times its noise."""
         rates = np.minimum(np.stack(self.error_rates(noise)), 1.0)
 
         def enough(runs: int) -> bool:

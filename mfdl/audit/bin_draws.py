@@ -92,7 +92,6 @@ class Replayed:
 
 @functools.lru_cache(maxsize=1)
 def _equal_task(num_nodes: int, records: int) -> Task:
-    """A task of that many records at each node, which are equal: only who joins matters."""
     return from_module(
         "draws",
         num_nodes,
@@ -155,10 +154,7 @@ class Sampler:
     bins: int
 
     def tested(self, *, seed: int, failure: float) -> TestedDraws:
-        """What `NUM_RUNS` runs show, refuting good draws with probability at most `failure`.
-
-        Cost: the T batches of a first run, and those of an epoch of the others.
-        """
+        """What `NUM_RUNS` runs show, refuting good draws with probability at most `failure`."""
         n, b, share = self.num_nodes, self.bins, failure / NUM_STATISTICAL_TESTS
         records = max(LEAST_RECORDS, math.ceil(2 * b * math.log(2 * b / share) / (NUM_RUNS * n)))
         key = NoiseKey.from_seed(seed).derive("audit draws")
@@ -173,8 +169,7 @@ class Sampler:
     def draw_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
         """The bin of each trial, (trials,), and the runs of a system that they take, one for each bin."""
         drawn = self.bins_of_trials(trials, key.derive("bins"))
-        steps = np.arange(self.num_steps) % self.bins
-        bins = np.unique(drawn)
+        steps, bins = np.arange(self.num_steps) % self.bins, np.unique(drawn)
         return drawn, [DrawnRuns(steps == r, np.flatnonzero(drawn == r), key.derive("bin", int(r))) for r in bins]
 
     def bins_of_trials(self, trials: int, key: NoiseKey) -> Counts:
@@ -236,16 +231,14 @@ def _dependence(groups: Counts, bins: int, share: float, pair: str) -> str:
     low, high = tails(counts)
     if bins == 1 or 2 * min(low, high) > share:
         return ""
-    pairs = math.comb(taken.size, 2) * len(groups)
-    same = int((counts * (counts - 1)).sum()) // 2
+    pairs, same = math.comb(taken.size, 2) * len(groups), int((counts * (counts - 1)).sum()) // 2
     return f"{same} of {pairs} pairs of {pair} have one bin, where {pairs / bins:.4g} are expected"
 
 
 def tails(counts: Counts) -> tuple[float, float]:
     """Upper bounds on the probabilities that independent uniform draws have no larger, and no smaller, sum of squares.
 
-    With Q = sum over groups and bins of (c - size / b)^2, P(Q <= q) and P(Q >= q) are at most E e^(x Q) e^(-x q) for
-    x <= 0 and x >= 0; groups are independent, and E e^(x Q) of one is size! times a coefficient of a power series.
+    With Q = sum over groups and bins of (c - size / b)^2, both are at most E e^(x Q) e^(-x q) for x <= 0 and x >= 0.
     """
     groups, bins = counts.shape
     size = int(counts[0].sum())
@@ -264,10 +257,7 @@ def tails(counts: Counts) -> tuple[float, float]:
 
 
 def _log_moment(x: float, size: int, bins: int) -> float:
-    """log E exp(x sum of (c - size / bins)^2), c multinomial: a coefficient of a power of a series of Poisson weights.
-
-    All terms are positive, so sums and products lose a few units in the last place each.
-    """
+    """log E exp(x sum of (c - size / bins)^2), c multinomial, by a power of a series of Poisson weights."""
     c, mean = np.arange(size + 1), size / bins
     logs = c * math.log(mean) - mean - special.gammaln(c + 1) + x * (c - mean) ** 2
     top = float(logs.max())
@@ -285,6 +275,5 @@ def _log_moment(x: float, size: int, bins: int) -> float:
 
 
 def _scaled(values: FloatArray, log: float) -> tuple[FloatArray, float]:
-    """Values over their largest, and the logarithm with it; zeros, where float64 holds none of them, as they are."""
     top = float(values.max())
     return (values / top, log + math.log(top)) if top > 0 else (values, log)

@@ -72,9 +72,8 @@ class Canary:
 def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArray, float]:
     """Signs over one pattern that maximise s^T X s, and that value.
 
-    Exactly for few steps and at most MAX_ENUMERATED patterns. Of more patterns, T + 1 at most are tried: the heaviest
-    one for the row sums of |X|, and for every step that a record can join the one that holds this step and those most
-    correlated with it.
+    Exactly for few steps and at most MAX_ENUMERATED patterns; of more, at most T + 1: the heaviest for the row
+    sums of |X|, and for every step the one that holds it and those most correlated with it.
     """
     return _strongest(gram, participation, 1)[0]
 
@@ -99,13 +98,11 @@ def tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[S
     weights = np.abs(gram) / max(float(np.abs(gram).max()), 1e-300)
     weights = (np.rint(GRID * weights) + 1) / GRID  # > 0, so that no pattern weighs nothing
     # row t: no pattern without step t is as heavy as one with it
-    wanted = weights + (len(gram) + 2) * np.eye(len(gram))
-    rows = np.vstack([weights.sum(axis=0), wanted])
+    rows = np.vstack([weights.sum(axis=0), weights + (len(gram) + 2) * np.eye(len(gram))])
     yield from dict.fromkeys(diagonal_bounds(rows, participation, np.zeros_like(rows)).patterns)
 
 
 def _blocks(patterns: Iterator[Sequence[int]]) -> Iterator[NDArray[np.intp]]:
-    """The patterns, those of one size together, (patterns, steps)."""
     by_size: dict[int, list[Sequence[int]]] = {}
     for pattern in patterns:
         by_size.setdefault(len(pattern), []).append(pattern)
@@ -117,7 +114,6 @@ def _blocks(patterns: Iterator[Sequence[int]]) -> Iterator[NDArray[np.intp]]:
 
 @functools.cache
 def _all_signs(size: int) -> FloatArray:
-    """Up to a common sign, which s^T X s does not see, (2^(size - 1), size)."""
     return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)])
 
 
@@ -151,8 +147,7 @@ def _improved(X: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _leading(X: FloatArray) -> FloatArray:
     """A leading unit eigenvector of each X, (patterns, k), that depends on the space of such vectors alone.
 
-    It is the longest column of the projector on that space, the first of equally long ones. `eigh` returns either sign
-    of a single eigenvector, and any basis for a repeated eigenvalue.
+    It is the longest column of the projector on that space, the first of equally long ones.
     """
     values, vectors = np.linalg.eigh(X)
     basis = vectors * equal_to_largest(values, axis=1)[:, None, :]
@@ -171,9 +166,8 @@ def candidates(
 ) -> list[Canary]:
     """The canaries of an audit with public batches: every victim's worst, and more for the one that loses most.
 
-    For each victim the worst of the trust model's views, with the pattern and signs that maximise its loss. For the
-    victim that loses most also: a single step, alternating signs, a canary spread over coordinates, and the worst one
-    while all other gradients react to models. A victim of whom no attacker sees a row, or who attacks, has none.
+    For the latter also: a single step, alternating signs, a canary spread over coordinates, and the worst one while all
+    other gradients react to models. A victim of whom no attacker sees a row, or who attacks, has none.
     """
     worst = worst_of_each(algorithm, trust, victims, release=release)
     if not worst:
@@ -214,10 +208,9 @@ def heaviest(canary: Canary, count: int) -> list[Canary]:
 def bin_candidates(
     algorithm: LinearAlgorithm, trust: TrustModel, victims: Sequence[int], bins: int, *, release: str | None = None
 ) -> list[Canary]:
-    """The canaries of an audit of balls-in-bins: every victim's worst in every bin, and more of the worst victim.
+    """The canaries of an audit of balls-in-bins: every victim's worst in every bin, with the signs that lose most.
 
-    For each victim the worst of the trust model's views, with the signs that maximise the loss of each bin. Canaries of
-    the worst victim come last: constant gradients, and one spread over coordinates.
+    Last those of the worst victim: constant gradients, and one spread over coordinates.
     """
 
     def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
@@ -242,10 +235,7 @@ def _worst_of_each(
     *,
     release: str | None,
 ) -> dict[int, tuple[float, Canary]]:
-    """Squared loss of every victim with a row, and the canary of its worst view.
-
-    Args: strongest: signs and squared loss of a victim, from the whitened columns of its view, (rank, T).
-    """
+    """Squared loss of every victim with a row, and the canary of its worst view; `strongest`: signs and loss."""
     worst: dict[int, tuple[float, Canary]] = {}
     for model, members in trust.members(algorithm):
         chosen = [u for u in members if u in victims]
@@ -298,8 +288,7 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
     tried = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.victim_columns(canary.victim)
-        scheme = canary.view.algorithm.participation.at_node(canary.victim)
-        signs, value = best_signs(A.T @ precision @ A, scheme)
+        signs, value = best_signs(A.T @ precision @ A, canary.view.algorithm.participation.at_node(canary.victim))
         share = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
         tried.append((share, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
     return first_maximum(tried, lambda pair: pair[0])[1]

@@ -78,11 +78,7 @@ class CanaryRecords:
 
 
 class AuditedSystem(Protocol):
-    """Anything that can be audited.
-
-    One with a sampler of its own for `BallsInBins` also has `joined(records, *, key, run, steps)`, as in `bin_draws`:
-    which records join the first steps of one run. Of any other, the draws audited are those of `replay`.
-    """
+    """Anything that can be audited; `joined`, if it has one, is its own sampler for `BallsInBins` (`bin_draws`)."""
 
     def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
         """Trains from models zero, `trials` times with independent noise.
@@ -143,9 +139,7 @@ class Training:
     def _transcript(
         self, gradients: Callable[[int, torch.Tensor], torch.Tensor], dim: int, key: NoiseKey
     ) -> Transcript:
-        """A run whose clipped sums, (n, dim), are a function of step and models."""
-        n = self.algorithm.num_nodes
-        executor = Executor(self.algorithm, dtype=torch.float64)
+        n, executor = self.algorithm.num_nodes, Executor(self.algorithm, dtype=torch.float64)
         stream = self.stream(key, dim, 0)
         state = executor.initial_state(torch.zeros(n, dim, dtype=torch.float64))
         sent, releasing = [], Releasing(executor, dim)
@@ -227,7 +221,6 @@ def known_part(name: str, given: ArrayLike, known: Mask, d: int) -> FloatArray:
 
 
 def _numbers(name: str, given: ArrayLike) -> FloatArray:
-    """Real numbers of any shape, nan and infinity among them."""
     try:
         array = np.asarray(given)
         if array.dtype.kind in "USc":  # numpy would read texts as numbers and drop imaginary parts
@@ -267,7 +260,6 @@ class Observation:
     def from_trust(
         algorithm: LinearAlgorithm, trust: TrustModel, victim: int, *, release: str | None = None
     ) -> Observation:
-        """The view, without feedback, of a model that has a single one. Raises: InvalidInput: too large to be dense."""
         view = trust.view(algorithm, victim, release=release)
         rows, columns = max(view.noise.shape[0], view.axis.size), view.noise.shape[1]
         if rows > MAX_ROWS or columns > MAX_COLUMNS:
@@ -334,7 +326,6 @@ class Observation:
         return np.asarray(seen, dtype=np.float64)
 
     def by_trial(self, rows: FloatArray) -> FloatArray:
-        """(trials, rows, COORDINATES), also for a view without rows."""
         return rows.reshape(len(rows), rows.shape[1] // COORDINATES, COORDINATES).transpose(1, 0, 2)
 
     def whitener(self) -> FloatArray:
@@ -351,5 +342,4 @@ class Observation:
         return P
 
     def victim_columns(self, victim: int) -> FloatArray:
-        """A_u, shape (rows, T)."""
         return self.gradients[:, victim :: self.algorithm.num_nodes]

@@ -81,8 +81,7 @@ class Solution:
         if np.isfinite(prior_over_noise):
             with np.errstate(over="ignore", divide="ignore"):  # either end has its limit
                 learned = 1 / (1 + 1 / (prior_over_noise * self.strength) ** 2)
-        squared = self.residual**2 - learned @ self.noisy**2
-        return np.sqrt(np.clip(squared, 0.0, 1.0))
+        return np.sqrt(np.clip(self.residual**2 - learned @ self.noisy**2, 0.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,8 +120,7 @@ def solve(A: FloatArray, B: FloatArray) -> SolvedEquations:
         level = rounding * lost
         E, whitened = quiet.T @ A, (basis.T @ A) / sizes[:, None]
         seen, inverse, faint, open_ended = _span(E, level, cautious, _norm_bound(A))
-        estimator = np.asarray(inverse @ quiet.T)
-        rest = whitened - (whitened @ seen.T) @ seen
+        estimator, rest = np.asarray(inverse @ quiet.T), whitened - (whitened @ seen.T) @ seen
         noisy, undo, fainter, _ = _span(rest, level, False, _norm_bound(whitened))
         strength = 1 / np.linalg.norm(noisy @ undo, axis=1)  # noisy_i undo = u_i^T / sigma_i
         estimator = estimator + undo @ ((basis / sizes).T - whitened @ estimator)
@@ -141,8 +139,7 @@ def solve(A: FloatArray, B: FloatArray) -> SolvedEquations:
 
 def reduced_rows(seen: FloatArray, exposed: Mask) -> FloatArray:
     """A reduced echelon form, (c, unknowns), of what orthonormal rows show besides the exposed unknowns."""
-    rows = seen[:, ~exposed].copy()
-    pivot_rows = 0
+    rows, pivot_rows = seen[:, ~exposed].copy(), 0
     for column in range(rows.shape[1]):
         if pivot_rows == len(rows):
             break
@@ -156,8 +153,7 @@ def reduced_rows(seen: FloatArray, exposed: Mask) -> FloatArray:
         factors[pivot_rows] = 0.0
         rows -= factors[:, None] * rows[pivot_rows]
         pivot_rows += 1
-    out = np.zeros((pivot_rows, seen.shape[1]))
-    rows = rows[:pivot_rows]
+    out, rows = np.zeros((pivot_rows, seen.shape[1])), rows[:pivot_rows]
     rows[np.abs(rows) <= CLEAR * 10 * np.abs(rows).max(axis=1, keepdims=True, initial=0.0)] = 0.0
     out[:, ~exposed] = rows
     return out
@@ -174,8 +170,7 @@ def _span(matrix: FloatArray, level: float, cautious: bool, size: float) -> tupl
     falling = above > 0 and sigma[above - 1] < max(CLEAR, 10 * np.sqrt(level)) * size
     open_ended = (faint or falling) and above < min(matrix.shape[0], int(np.count_nonzero(matrix.any(axis=0))))
     rank = clear if cautious else above
-    inverse = right[:rank].T @ (left[:, :rank] / sigma[:rank]).T
-    return right[:rank], inverse, faint, open_ended
+    return right[:rank], right[:rank].T @ (left[:, :rank] / sigma[:rank]).T, faint, open_ended
 
 
 def _norm_bound(matrix: FloatArray) -> float:
@@ -184,7 +179,6 @@ def _norm_bound(matrix: FloatArray) -> float:
 
 
 def _residual(rows: FloatArray) -> FloatArray:
-    """Distance of each unit vector to the span of orthonormal rows; blockwise, without cancellation."""
     out = np.ones(rows.shape[1])
     for first in range(0, rows.shape[1], BLOCK):
         last = min(first + BLOCK, rows.shape[1])
@@ -404,8 +398,7 @@ def _reconstruction(
     undecided = answer.undecided | (~answer.exposed & (np.minimum(error_std, ratio) <= EXPOSED_ERROR))
     estimator = np.zeros((known.size, cautious.estimator.shape[1]))
     estimator[unknown] = cautious.estimator
-    estimable = np.isfinite(cautious.error_std(noise_std))
-    size = np.where(estimable, np.linalg.norm(cautious.estimator, axis=1), np.inf)
+    size = np.where(np.isfinite(cautious.error_std(noise_std)), np.linalg.norm(cautious.estimator, axis=1), np.inf)
     reduced = reduced_rows(cautious.seen, answer.exposed)
     rows = np.zeros((len(reduced), known.size))
     rows[:, unknown] = reduced
@@ -471,13 +464,11 @@ def _scales(
 
 
 def _unknown_columns(view: View, gradients: str, noises: int) -> tuple[FloatArray, Mask]:
-    """Columns of A for what the attacker does not know, dense, and bool (S, n) of what it knows."""
     T, n = view.axis.num_steps, view.axis.num_nodes
     known = view.known_gradients.copy()
     if gradients != "per step":  # one known step of constant gradients determines them all
         known = (known.any(axis=0) if gradients == "constant" else known[0]).reshape(1, n)
-    unknown = np.flatnonzero(~known.ravel())
-    rows = view.gradients.shape[0]
+    unknown, rows = np.flatnonzero(~known.ravel()), view.gradients.shape[0]
     work = float(rows) * unknown.size * min(rows, unknown.size) + float(rows) ** 2 * noises
     if work > MAX_WORK:
         raise UnsupportedMechanism(

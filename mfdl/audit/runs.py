@@ -153,7 +153,6 @@ class Runs:
         )
 
     def without_canary(self, canary: Canary, *name: str) -> FloatArray:
-        """The attacker's rows, (trials, rows, COORDINATES)."""
         _, groups = self._drawn(*name)
         return np.concatenate([self._rows(canary, 0.0, group) for group in groups])
 
@@ -224,8 +223,7 @@ class PublicAttack(Attack):
         """The claimed Gaussian's ratio or that of the first half of the pilot, whichever separates its second half."""
         half = len(pilot[0].rows) // 2
         first, second = ((pilot[0].rows[part], pilot[1].rows[part]) for part in (slice(half), slice(half, None)))
-        P = canary.view.whitener()
-        difference = first[1].mean(axis=0) - first[0].mean(axis=0)
+        P, difference = canary.view.whitener(), first[1].mean(axis=0) - first[0].mean(axis=0)
         statistics = {
             "claimed": P.T @ (P @ canary.shift),
             "learned": _precision(*first, rounding=self._rounding(canary)) @ difference,
@@ -247,8 +245,7 @@ class PublicAttack(Attack):
             if view not in samples:
                 samples[view] = runs.without_canary(canary, "noise", str(number))
             if along not in precisions:
-                rows = samples[view] @ canary.direction
-                precisions[along] = _precision(rows, rounding=self._rounding(canary))
+                precisions[along] = _precision(samples[view] @ canary.direction, rounding=self._rounding(canary))
         return [precisions[id(canary.view), canary.direction.tobytes()] for canary in canaries]
 
     def _rounding(self, canary: Canary) -> FloatArray:
@@ -257,10 +254,7 @@ class PublicAttack(Attack):
 
 
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
-    """Inverse of the pooled covariance, its smallest eigenvalues raised to RIDGE of the largest, or of unit variance.
-
-    Args: rounding: standard deviation of each row below which it is constant up to rounding.
-    """
+    """Inverse of the pooled covariance, small eigenvalues raised to RIDGE of the largest, or of unit variance."""
     centred = np.concatenate([rows - rows.mean(axis=0) for rows in samples])
     scale = np.maximum(np.sqrt((centred**2).mean(axis=0)), rounding)
     scaled = centred / scale
@@ -270,7 +264,6 @@ def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
 
 
 def _separation(pair: Rows, weights: FloatArray) -> float:
-    """Difference of the means in standard deviations."""
     without, with_canary = (rows @ weights for rows in pair)
     difference = float(with_canary.mean()) - float(without.mean())
     return difference / max(float(without.std()), float(with_canary.std()), 1e-300)

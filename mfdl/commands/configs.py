@@ -115,8 +115,8 @@ class AccountConfig(TakesPart, OnGraph):
         excluded = {"--victims": self.victims, "--all-attackers": self.all_attackers, "--budgets": self.budgets}
         given = [name for name, value in excluded.items() if value]
         if given:
-            what = "--owners computes every node and every group of owners for one set of attackers"
-            raise InvalidInput(f"{what}; leave out {' and '.join(given)}.")
+            reason = "--owners computes every node and every group of owners for one set of attackers"
+            raise InvalidInput(f"{reason}; leave out {' and '.join(given)}.")
 
     def parameters(self) -> dict[str, Any]:
         """The settings, as the builder takes them; covariances are made against the coalitions that attack."""

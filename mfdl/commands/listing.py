@@ -10,7 +10,7 @@ import typer
 
 from .. import extensions
 from ..errors import InvalidInput, require_known
-from ..graphs.file_links import FORMATS, LISTED
+from ..graph_formats import FORMATS, LISTED
 from ..runs.option_files import split
 from . import terminal
 

@@ -226,8 +226,7 @@ class PlainRounds:
         eye, zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
         self._eye, self._buffers = eye, beta > 0
         self._both = matrices.sparse_matrix(both=sp.hstack([eye, eye]))
-        models = sp.hstack([eye, zero]) if self._buffers else eye
-        self.model_from_state = matrices.sparse_matrix(models=models)
+        self.model_from_state = matrices.sparse_matrix(models=sp.hstack([eye, zero]) if self._buffers else eye)
 
         def stacked(parts: list[sp.csr_array]) -> sp.csr_array:
             return matrices.sparse_matrix(parts=sp.vstack(parts))
@@ -250,13 +249,9 @@ class PlainRounds:
         ]
 
     def step_maps(self, weights: sp.csr_array, rate: float, divisors: FloatArray | None = None) -> RecursionMaps:
-        """A gradient step of the given rate followed by averaging; averaging alone at rate 0.
-
-        Maps that do not depend on the rate are the same object for every rate. Args: divisors: m_u, (n,), default 1.
-        """
+        """A gradient step of the given rate followed by averaging; averaging alone at rate 0. divisors: m_u, (n,)."""
         n, decay, beta = self.dynamics.num_nodes, self.dynamics.weight_decay, self.dynamics.momentum
-        shrink = 1 - rate * decay
-        entering = self._entering(divisors)
+        shrink, entering = 1 - rate * decay, self._entering(divisors)
         injection = matrices.with_entries(entering, -rate * entering.data) if rate else None
         if not self._buffers:
             models = self._eye if shrink == 1 else matrices.with_entries(self._eye, np.full(n, shrink))
@@ -304,8 +299,7 @@ def constant(first_rate: float) -> float:
 @SCHEDULES.register(example="inverse-time:5000")
 def inverse_time(first_rate: float, num_steps: int, T0: float) -> FloatArray:
     """The first rate over 1 + t / T0: half of it after T0 steps."""
-    steps = check.positive(T0=T0)
-    return np.asarray(first_rate / (1 + np.arange(num_steps) / steps))
+    return np.asarray(first_rate / (1 + np.arange(num_steps) / check.positive(T0=T0)))
 
 
 @SCHEDULES.register()
@@ -336,7 +330,6 @@ class ByNodes:
         return self._of_step(0 if self._constant else step)
 
     def times(self, step: int, models: FloatArray) -> FloatArray:
-        """W_t x, for x of shape (n, ...)."""
         return np.asarray(self.weights(step) @ models.reshape(len(models), -1)).reshape(models.shape)
 
     def back(self, step: int, form: FloatArray) -> FloatArray:
@@ -344,11 +337,9 @@ class ByNodes:
         return np.asarray(self.weights(step).T @ form)
 
     def around(self, step: int, form: FloatArray) -> FloatArray:
-        """W_t^T X W_t for symmetric X."""
         return self.back(step, self.back(step, form).T)
 
     def twice(self, form: FloatArray) -> FloatArray:
-        """X + X^T."""
         return form + form.T
 
 
@@ -438,8 +429,7 @@ def cost_to_go(
             R = averaging.back(r, B)
             entering = entering + rates[r] * averaging.twice(R) + D
             B, D = shrink[r] * beta * (rates[r] * P + R), beta**2 * entering
-        total = total + entering
-        A = shrink[r] ** 2 * P
+        total, A = total + entering, shrink[r] ** 2 * P
     return total
 
 

@@ -85,7 +85,6 @@ def _chebyshev(low: float, high: float, rounds: int) -> FloatArray:
 
 
 def values(eigenvalues: FloatArray, shifts: Iterable[float]) -> FloatArray:
-    """p(lambda)."""
     return functools.reduce(lambda p, r: p * (eigenvalues - r) / (1 - r), shifts, np.ones_like(eigenvalues))
 
 

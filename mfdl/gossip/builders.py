@@ -337,8 +337,7 @@ def by_label(weights: Any, nodes: Sequence[Hashable] | None) -> tuple[Any, tuple
                 "position."
             )
     rows, columns = ({label: i for i, label in enumerate(axis)} for axis in (index, weights.columns))
-    array = weights.to_numpy()
-    return array[[rows[node] for node in order]][:, [columns[node] for node in order]], order
+    return weights.to_numpy()[[rows[node] for node in order]][:, [columns[node] for node in order]], order
 
 
 def _first(labels: Sequence[Hashable]) -> str:

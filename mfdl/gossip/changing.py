@@ -103,8 +103,7 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
         entries = W.tocoo()
         links = np.unique(np.sort(np.stack([entries.row, entries.col], axis=1), axis=1), axis=0)
         up = csr_array((1.0 + (rng.random(len(links)) < rate), tuple(links.T)), shape=W.shape)  # 2 where it is down
-        both = up + up.T
-        return np.asarray(both[entries.row, entries.col] % 2)
+        return np.asarray((up + up.T)[entries.row, entries.col] % 2)
 
     return _thinned(gossip, rounds, link_mask, f"link dropout {rate:g}")
 

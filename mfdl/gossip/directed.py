@@ -81,8 +81,7 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
     Source: Kempe, Dobra, Gehrke 2003; for training arXiv:1811.10792 (stochastic gradient push).
     """
     T = check.integer_at_least(1, rounds=rounds)
-    listed = list(graph) if isinstance(graph, list | tuple) else [graph]
-    labels, shares = _shares(listed)
+    labels, shares = _shares(list(graph) if isinstance(graph, list | tuple) else [graph])
     if not strongly_connected(csr_array(sum(shares))):
         raise InvalidInput(
             "push-sum needs a directed path from every node to every other, but the graph is not strongly connected"
@@ -98,13 +97,11 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
                 f"push-sum weights must stay within a factor of {MAX_SPREAD:g}, got {w[-1].min():g} at node "
                 f"{labels[first_smallest(w[-1])]!r} after {t + 1} rounds: it hears too little; add edges to it."
             )
-        W = csr_array(diags_array(1 / w[-1]) @ S @ diags_array(w[-2]))
-        matrices.append(GossipMatrix(W, labels, "push-sum"))
+        matrices.append(GossipMatrix(csr_array(diags_array(1 / w[-1]) @ S @ diags_array(w[-2])), labels, "push-sum"))
     return PushSum(tuple(matrices), False, "push-sum", np.stack(w))
 
 
 def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashable, ...], list[csr_array]]:
-    """(labels, S of each graph)."""
     labels: tuple[Hashable, ...] = ()
     shares: list[csr_array] = []
     for position, graph in enumerate(listed):
@@ -123,7 +120,6 @@ def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashabl
 
 
 def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr_array]:
-    """(labels, links as csr (n, n) of ones without loops), in label order."""
     if not (graphs.is_networkx(graph) and graph.is_directed()):
         loaded = graphs.load_sparse(graph)
         return graphs.labels(loaded), csr_array(graphs.adjacency(loaded), dtype=np.float64)

@@ -126,8 +126,7 @@ class GossipMatrix(Gossip):
 
     def __post_init__(self) -> None:
         W = own_csr(self.weights)
-        n = W.shape[0]
-        names = tuple(self.labels)
+        n, names = W.shape[0], tuple(self.labels)
         if len(names) != n:
             raise InvalidInput(f"labels must name every row of weights, got {len(names)} labels for {n} rows.")
         if len(set(names)) != n:
@@ -212,9 +211,8 @@ class GossipMatrix(Gossip):
     def reversible_measure(self) -> FloatArray | None:
         """The d of `is_reversible`, shape (n,), read-only, mean 1 on each connected component; else None.
 
-        Along the edges of a spanning tree d is forced, d_j = d_i W_ij / W_ji; the equation is then verified
-        for every entry, within 1e-12 relative. None also if d exceeds the range of float64.
-        Cost: O(n + stored entries).
+        Forced along the edges of a spanning tree, then verified for every entry, within 1e-12 relative; None also if d
+        exceeds the range of float64.
         """
         measure = np.ones(self.num_nodes) if self.is_symmetric else _measure_from_spanning_forest(self.weights)
         return None if measure is None else read_only(measure)
@@ -223,20 +221,16 @@ class GossipMatrix(Gossip):
     def closed_spectrum(self) -> FloatArray | None:
         """All n eigenvalues, decreasing, read-only, of symmetric W that is a convolution over a product of cycles.
 
-        Rings, tori, hypercubes, complete graphs, of any size, nodes numbered row by row; else None.
-        Cost: O(stored entries + n log n).
+        Rings, tori, hypercubes, complete graphs, nodes numbered row by row; else None.
         """
         eigenvalues = convolution_spectrum(self.weights) if self.is_symmetric else None
         return None if eigenvalues is None else read_only(np.sort(eigenvalues)[::-1].copy())
 
     @cached_property
     def spectrum(self) -> NDArray[Any]:
-        """All n eigenvalues, read-only: real decreasing if W is reversible, else by decreasing modulus.
+        """All n eigenvalues, read-only: real decreasing if W is reversible (D^1/2 W D^-1/2), else by modulus.
 
-        A reversible W is first made symmetric, D^1/2 W D^-1/2, which has the same eigenvalues.
-
-        Raises: InvalidInput: more than 20,000 nodes, unless the spectrum has a closed form.
-        Cost: that of `closed_spectrum` where it is one; else O(n^3) time, O(n^2) memory.
+        Raises: InvalidInput: more than 20,000 nodes, unless in closed form. Cost: then O(n log n), else O(n^3).
         """
         if self.closed_spectrum is not None:
             return self.closed_spectrum
@@ -253,10 +247,7 @@ class GossipMatrix(Gossip):
 
     @cached_property
     def spectral_interval(self) -> tuple[float, float]:
-        """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node.
-
-        Cost: that of `spectrum` up to MAX_EIGENVALUES nodes or in closed form, else of Lanczos: products with W.
-        """
+        """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node."""
         if self.num_nodes == 1:
             return 0.0, 0.0
         if self.closed_spectrum is None and self.num_nodes > MAX_EIGENVALUES:
@@ -275,8 +266,7 @@ class GossipMatrix(Gossip):
         """1 - the second largest modulus of an eigenvalue; 1 for a single node, 0 if a mode never decays."""
         if self.num_nodes == 1:
             return 1.0
-        second = np.sort(np.abs(self.spectrum))[-2]
-        return max(0.0, float(1 - second))
+        return max(0.0, float(1 - np.sort(np.abs(self.spectrum))[-2]))
 
     @cached_property
     def mixing_parameter(self) -> float:
@@ -353,14 +343,12 @@ def own_csr(weights: Any) -> csr_array:
 
 
 def strongly_connected(W: csr_array) -> bool:
-    number: int = connected_components(W, directed=True, connection="strong", return_labels=False)
-    return number == 1
+    return bool(connected_components(W, directed=True, connection="strong", return_labels=False) == 1)
 
 
 def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
     """d with d_i W_ij = d_j W_ji, mean 1 on each component, or None; W has sorted, non-zero entries."""
-    n = W.shape[0]
-    reverse = W.T.tocsr()
+    n, reverse = W.shape[0], W.T.tocsr()
     reverse.sort_indices()
     if not (np.array_equal(W.indptr, reverse.indptr) and np.array_equal(W.indices, reverse.indices)):
         return None
@@ -380,9 +368,7 @@ def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
         measure *= np.bincount(component)[component] / np.bincount(component, weights=measure)[component]
     if not (np.isfinite(measure).all() and (measure > 0).all()):
         return None
-    rows = np.repeat(np.arange(n), np.diff(W.indptr))
-    flow = measure[rows] * W.data
-    backward = measure[W.indices] * reverse.data
+    flow, backward = measure[np.repeat(np.arange(n), np.diff(W.indptr))] * W.data, measure[W.indices] * reverse.data
     balanced = np.abs(flow - backward) <= BALANCE_TOLERANCE * np.maximum(flow, backward)
     return measure if balanced.all() else None
 
@@ -396,10 +382,7 @@ MAX_SHAPES = 32
 
 
 def convolution_spectrum(W: csr_array) -> FloatArray | None:
-    """All n eigenvalues of a symmetric W, in no order, where it is such a convolution; else None.
-
-    Cost: O(stored entries) for each shape tried, O(n log n) where one fits; memory O(n).
-    """
+    """All n eigenvalues of a symmetric W, in no order, where it is such a convolution; else None."""
     n = W.shape[0]
     if (np.diff(W.indptr) != W.indptr[1]).any():
         return None
@@ -422,8 +405,7 @@ def _shapes(n: int, first: np.ndarray) -> Iterator[tuple[int, ...]]:
 
 def _is_convolution(W: csr_array, first: np.ndarray, shape: tuple[int, ...]) -> bool:
     n, degree, weights = W.shape[0], first.size, W.data[: first.size]
-    offsets = np.unravel_index(first, shape)
-    width = max(1, BLOCK_ENTRIES // degree)
+    offsets, width = np.unravel_index(first, shape), max(1, BLOCK_ENTRIES // degree)
     for start in range(0, n, width):
         rows = np.arange(start, min(n, start + width))
         to = np.zeros((rows.size, degree), dtype=np.int64)
@@ -431,9 +413,8 @@ def _is_convolution(W: csr_array, first: np.ndarray, shape: tuple[int, ...]) -> 
             to = to * length + (at[:, None] + offset) % length
         order = np.argsort(to, axis=1)  # exact: integers
         entries = slice(W.indptr[start], W.indptr[rows[-1] + 1])
-        if not np.array_equal(np.take_along_axis(to, order, 1).ravel(), W.indices[entries]):
-            return False
-        if np.abs(weights[order].ravel() - W.data[entries]).max() > SYMMETRY_TOLERANCE:
+        same = np.array_equal(np.take_along_axis(to, order, 1).ravel(), W.indices[entries])
+        if not same or np.abs(weights[order].ravel() - W.data[entries]).max() > SYMMETRY_TOLERANCE:
             return False
     return True
 
@@ -445,8 +426,7 @@ IntArray = NDArray[np.intp]
 def vertex_symmetries(weights: FloatArray) -> IntArray | None:
     """Permutations s_u with s_u[0] = u and W[s_u][:, s_u] = W, as rows, shape (n, n); None if none is found for some u.
 
-    Pairs are told apart by their entries in a random polynomial of W. A few nodes tell all others apart by that; their
-    images, tried in turn, decide the permutation, which is then checked.
+    A few nodes tell all others apart by a random polynomial of W; their images decide a permutation to check.
     """
     polynomial = power = np.eye(len(weights))
     for coefficient in np.random.default_rng(0).normal(size=len(weights)):

@@ -107,8 +107,7 @@ def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
     edges, q = _Links.from_gossip(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(q**2, same=q**2 * (1 - q**2), meeting=q**3 * (1 - q))
     if moments is not None:
-        beside = functools.partial(edges.beside, moments.mean, q**2)
-        moments = dataclasses.replace(moments, rate=1 - q, beside=beside)
+        moments = dataclasses.replace(moments, rate=1 - q, beside=functools.partial(edges.beside, moments.mean, q**2))
 
     def draw(rounds: int, seed: int) -> Drawn:
         online = changing.sampled_presence(gossip.num_nodes, rounds, rate, seed)
@@ -193,8 +192,8 @@ class _Links:
     def moments(self, up: float, *, same: float, meeting: float, independent: bool = True) -> Moments | None:
         """Moments of links that are up with this probability; None if too many pairs of links have a common node.
 
-        Args: same: Cov(b_e, b_f) for the two ways of one link; meeting: for links with one node in common. If not
-            independent, no two links are ever up at once, and `same` is E[b_e b_f].
+        Args: same: Cov(b_e, b_f) for the two ways of one link, or E[b_e b_f] if not independent; meeting: if they
+            have one node in common.
         """
         mean = self.mean(up)
         meet = self._pairs() if meeting else self._ways()
@@ -228,8 +227,7 @@ class _Links:
         at = np.minimum(np.searchsorted(forward, back, sorter=order), number.size - 1)
         with_other = np.flatnonzero(forward[order[at]] == back) if number.size else number
         other = order[at] if number.size else number
-        e = np.concatenate([number, with_other])
-        f = np.concatenate([number, other[with_other]])
+        e, f = np.concatenate([number, with_other]), np.concatenate([number, other[with_other]])
         return e, f, np.zeros(e.size, dtype=bool)
 
     def _pairs(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]] | None:

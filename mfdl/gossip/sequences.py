@@ -56,7 +56,6 @@ class GossipSequence(Gossip):
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps, None if the sequence repeats for ever."""
         return None if self.repeat else len(self.matrices)
 
     def at(self, step: int) -> GossipMatrix:
@@ -133,8 +132,7 @@ def communication_graph(gossip: Gossip, num_rounds: int) -> nx.Graph:
     rounds = _rounds(gossip, num_rounds)
     import networkx as nx
 
-    union = nx.compose_all(W.graph() for W in rounds)
-    named = {W.graph_name for W in rounds}
+    union, named = nx.compose_all(W.graph() for W in rounds), {W.graph_name for W in rounds}
     graph = nx.relabel_nodes(union, dict(enumerate(gossip.labels)))
     size = f"{count(graph.number_of_nodes(), 'node')}, {count(graph.number_of_edges(), 'edge')}"
     graph.graph["name"] = (named.pop() if len(named) == 1 else "") or size

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from .file_links import FORMATS, INTEGER, LISTED, GraphFile, Links, matrix_links, positive_weight
+from ..graph_formats import FORMATS, LISTED
+from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight
 
 SEPARATORS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
 Rows = list[tuple[int, list[str]]]

@@ -20,20 +20,9 @@ import scipy
 import scipy.sparse
 
 from ..errors import InvalidInput
+from ..graph_formats import COMPRESSED, FORMATS, LISTED, OTHER_FORMATS, SUFFIXES
 from .edge_lists import read_text as read_text  # called by its name in the table, as the readers below
-from .file_links import (
-    COMPRESSED,
-    FORMATS,
-    INTEGER,
-    LISTED,
-    OTHER_FORMATS,
-    SUFFIXES,
-    GraphFile,
-    Links,
-    matrix_links,
-    positive_weight,
-    suffix,
-)
+from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight, suffix
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,7 +34,6 @@ def looks_like_a_file(text: str) -> bool:
 
 
 def read_graph(path: Path, named: Iterable[str]) -> nx.Graph:
-    """The graph of a file; if it does not exist, the error offers the `named` graphs."""
     return _read(path, named)[0]
 
 
@@ -99,8 +87,7 @@ def read_array(file: GraphFile) -> Links:
 
 
 def read_matrix_market(file: GraphFile) -> Links:
-    """An adjacency matrix of Matrix Market, by scipy, whose reader ends the process at a number at the end of a file
-    and takes `1 1.5` for row 1, column 1, weight .5."""
+    """By scipy, whose reader ends the process at a number at the end of a file and takes `1 1.5` for 1, 1, .5."""
     text = file.text().rstrip() + "\n"
     numbered = enumerate(text.split("\n"), start=1)
     lines = [(number, line.split()) for number, line in numbered if line.strip() and line[0] != "%"]
@@ -115,7 +102,6 @@ def read_matrix_market(file: GraphFile) -> Links:
 
 
 def read_metis(file: GraphFile) -> Links:
-    """Counts and lists of neighbours, with weights of nodes and edges."""
     lines = enumerate(file.text().removesuffix("\n").split("\n"), start=1)
     rows = [(number, line.split()) for number, line in lines if not line.lstrip().startswith("%")]
     for number, row in rows:
@@ -159,7 +145,6 @@ def read_gml(file: GraphFile) -> Links:
 
 
 def read_graphml(file: GraphFile) -> Links:
-    """GraphML by networkx, one graph whose edges join declared nodes."""
     import networkx as nx
 
     text = file.text()
@@ -187,7 +172,6 @@ _PAJEK_EDGE = re.compile(r"\s*([0-9]+)\s+([0-9]+)(?:\s+([^\s\"'\\]+)(\s[^\"'\\]*
 
 
 def read_pajek(file: GraphFile) -> Links:
-    """Pajek by networkx: *Vertices with different names, then *Edges or *Arcs."""
     import networkx as nx
 
     lines = [(i, line) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip() and line[0] != "%"]

@@ -256,8 +256,7 @@ def _never_connected(spec: str, remedy: str) -> InvalidInput:
 def regular_edges(n: int, degree: int, seed: int) -> Edges:
     """Edges of a random simple graph of one degree: stubs paired at random, with loops and repeats paired again.
 
-    Loops and repeats, about degree^2 / 4 of them, are mixed with as many other edges until none is left, which keeps
-    the draw uniform up to O(1 / n) (the pairing model); degree far below sqrt(n).
+    Mixed with as many other edges until none is left, the draw stays uniform up to O(1 / n) (the pairing model).
     """
     rng = np.random.default_rng(seed)
     edges = rng.permutation(np.repeat(np.arange(n), degree)).reshape(-1, 2)
@@ -268,11 +267,9 @@ def regular_edges(n: int, degree: int, seed: int) -> Edges:
 
 
 def _loops_and_repeats(edges: Edges, n: int) -> NDArray[np.intp]:
-    """Indices of loops, and of all but the first of equal edges."""
     key = edges.min(axis=1) * n + edges.max(axis=1)
     order = np.argsort(key, kind="stable")  # exact: integers
-    repeats = order[1:][np.diff(key[order]) == 0]
-    return np.union1d(repeats, np.flatnonzero(edges[:, 0] == edges[:, 1]))
+    return np.union1d(order[1:][np.diff(key[order]) == 0], np.flatnonzero(edges[:, 0] == edges[:, 1]))
 
 
 def erdos_renyi_edges(n: int, p: float, seed: int) -> Edges:

@@ -53,8 +53,7 @@ def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *,
     seen = dict.fromkeys(itertools.chain(nodes, itertools.chain.from_iterable(edges)))
     if not seen:
         raise InvalidInput(f"graph {name!r} has no nodes; give a graph with at least one.")
-    links = [(a, b) for a, b in edges if a != b]
-    G = nx.Graph(name=name)
+    links, G = [(a, b) for a, b in edges if a != b], nx.Graph(name=name)
     G.add_nodes_from(in_label_order(seen))
     G.add_edges_from(links)
     G.graph["dropped_self_loops"] = len(edges) - len(links) if count else 0
@@ -112,8 +111,7 @@ class SparseGraph:
         n = len(labels)
         proper_edges = edges[edges[:, 0] != edges[:, 1]].astype(np.int32 if n < 2**31 else np.int64)
         ends = np.concatenate([proper_edges, proper_edges[:, ::-1]])
-        ones = np.ones(len(ends), dtype=np.int8)
-        links = coo_array((ones, (ends[:, 0], ends[:, 1])), shape=(n, n)).tocsr()
+        links = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(n, n)).tocsr()
         links.sum_duplicates()
         links.data = np.ones(links.nnz, dtype=np.int8)
         return cls(links, labels, name)
@@ -141,11 +139,9 @@ class SparseGraph:
         return np.stack(triu(self.links).coords, axis=1).astype(np.int64)
 
     def component_sizes(self) -> NDArray[np.intp]:
-        """Numbers of nodes of all components, in order of their first node."""
         return np.bincount(self._components())
 
     def largest_component(self) -> SparseGraph:
-        """The largest component, of several the one with the first node."""
         component = self._components()
         members = np.flatnonzero(component == np.bincount(component).argmax())  # exact: integers
         if members.size == self.num_nodes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput
-from ..graphs.file_links import SUFFIXES
+from ..graph_formats import SUFFIXES
 from ..spec import value_of
 from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 

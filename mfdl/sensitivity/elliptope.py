@@ -56,8 +56,7 @@ def closed_form_bounds(
     """(upper, lower) from closed-form dual points and the best sign vector found, without solving anything, shape (B,).
 
     The upper bound is the least of: row sums of |X|; c d with c = lambda_max(D^-1/2 X D^-1/2), for d = 1 (this is
-    k lambda_max), the row sums of |X| and the row norms of X. (Rescaled row sums, sum_t |X[s, t]| r_t / r_s, are dual
-    points too, but by the inequality of the means never add up to less than the plain ones.)
+    k lambda_max), the row sums of |X| and the row norms of X.
 
     Args: grams: X, shape (B, k, k); entry_error: bound on |X - true X| for each entry, same shape; None for exact
         entries; tolerance: gap up to which no better dual point is sought.
@@ -65,7 +64,6 @@ def closed_form_bounds(
     Guarantees: Never below, or above, the true value. They meet when signs d with d_s X[s, t] d_t >= 0 exist and the
         errors are small. inf for a matrix with an infinite entry.
     Raises: InvalidInput: wrong shape, nan, or a negative error.
-    Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
     """
     X, error = _checked(grams, entry_error)
     upper, lower = np.empty(len(X)), np.empty(len(X))
@@ -77,20 +75,17 @@ def closed_form_bounds(
 def maximise(
     grams: ArrayLike, entry_error: ArrayLike | None = None, tolerance: float = TOLERANCE, max_iterations: int = 60
 ) -> ElliptopeValue:
-    """The value itself, between a certified dual and a primal value.
+    """The value itself, between a certified dual and a primal value, to a relative gap of `tolerance`.
 
     Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the direction of
     Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with Z = diag(lam) - X,
     solve (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic
     nor its convergence carries the guarantee; see `_certify`.
 
-    Args: as of `closed_form_bounds`; tolerance: relative gap to stop at, below about 1e-10 rounding decides;
-        max_iterations: Newton steps; 10 to 20 are usual.
-
+    Args: as of `closed_form_bounds`; max_iterations: Newton steps; 10 to 20 are usual.
     Guarantees: upper is never below, lower never above the true value, converged or not. inf for a matrix with an
-        infinite entry.
+        infinite entry. Errors in X that are larger than the tolerance leave `converged` False.
     Raises: InvalidInput: wrong shape, nan, or a negative error.
-    Cost: O(B k^3) a step. Errors in X that are larger than the tolerance keep `converged` False.
     """
     X, error = _checked(grams, entry_error)
     B, k = X.shape[:2]
@@ -144,8 +139,7 @@ def close(upper: FloatArray, lower: FloatArray, tolerance: float) -> BoolArray:
 
 def _sum_up(values: FloatArray) -> FloatArray:
     """Sums over the last axis of numbers >= 0, rounded up: m roundings in any order lose at most m units each."""
-    m = values.shape[-1] + 2
-    return np.asarray(values.sum(axis=-1) * (1 + 2 * m * UNIT))
+    return np.asarray(values.sum(axis=-1) * (1 + 2 * (values.shape[-1] + 2) * UNIT))
 
 
 def _row_sums_up(values: FloatArray) -> FloatArray:
@@ -153,10 +147,7 @@ def _row_sums_up(values: FloatArray) -> FloatArray:
 
 
 def _eigenvalue_error(M: FloatArray) -> FloatArray:
-    """How far computed eigenvalues of M may be off, entries of M being off by 4 roundings too, shape (B,).
-
-    eigvalsh is backward stable; k eps ||M||_F leaves ample room, and 4 UNIT ||M||_F covers the entries.
-    """
+    """How far eigenvalues of M may be off, entries being off by 4 roundings too; eigvalsh is backward stable."""
     return np.asarray((4 * M.shape[-1] + 8) * UNIT * np.sqrt((M * M).sum(axis=(1, 2))))
 
 
@@ -176,7 +167,6 @@ def _restored(values: FloatArray, exponent: IntArray) -> FloatArray:
 
 
 def _restored_down(values: FloatArray, exponent: IntArray) -> FloatArray:
-    """values * 2^exponent for values >= 0, never inf."""
     with np.errstate(over="ignore"):
         result: FloatArray = np.ldexp(values, exponent) * (1 - 2 * UNIT)
     return np.minimum(result, LARGEST)
@@ -192,8 +182,7 @@ def _closed_form(X: FloatArray, error: FloatArray, tolerance: float) -> tuple[Fl
         X, error = np.where(infinite[:, None, None], 0.0, X), np.where(infinite[:, None, None], 0.0, error)
     scaled, exponent = _scaled(X)
     slack = _row_sums_up(_restored(error, -exponent[:, None, None]))
-    weights = _row_sums_up(scaled)
-    value = _sign_value(scaled)
+    weights, value = _row_sums_up(scaled), _sign_value(scaled)
     upper, lower = _sum_up(weights + slack), _lower(value, scaled, slack)
     left = np.flatnonzero(~close(upper, lower, tolerance))
     if left.size:  # the eigenvalues cost most of the time, and cannot improve on an attained bound
@@ -211,10 +200,7 @@ def _closed_form(X: FloatArray, error: FloatArray, tolerance: float) -> tuple[Fl
 
 
 def scale_to_feasible(X: FloatArray, direction: FloatArray) -> FloatArray:
-    """lam = c d with diag(lam) >= X, c = lambda_max(D^-1/2 X D^-1/2) >= 0, rounded up, for finite X, shape (B, k).
-
-    The directions d >= 0 are first raised to 1e-30 of their largest entry, so that every one can be divided by.
-    """
+    """lam = c d with diag(lam) >= X, c = lambda_max(D^-1/2 X D^-1/2) >= 0, rounded up, for finite X, shape (B, k)."""
     largest = direction.max(axis=1, keepdims=True, initial=0.0)
     d = np.where(largest > 0, np.maximum(direction, 1e-30 * largest), 1.0)
     root = 1 / np.sqrt(d)
@@ -224,15 +210,12 @@ def scale_to_feasible(X: FloatArray, direction: FloatArray) -> FloatArray:
 
 
 def _sign_value(X: FloatArray) -> FloatArray:
-    """max over a few sign vectors of d^T X d, shape (B,), with its rounding; among them is every optimal one when
-    X >= 0 up to signs.
+    """max over a few sign vectors of d^T X d, shape (B,), with its rounding; exact where X >= 0 up to signs.
 
-    Signs spread along a maximum spanning forest of |X| (Prim's method, all matrices in step): where consistent
-    signs exist any spanning forest finds them, and entries that are rounding noise come last.
+    Signs spread along a maximum spanning forest of |X| (Prim's method, all matrices in step).
     """
     B, k = X.shape[:2]
-    rows = np.arange(B)
-    size = np.abs(X)
+    rows, size = np.arange(B), np.abs(X)
     signs = np.zeros((B, k))
     signs[:, 0] = 1.0
     reach, pull = size[:, 0].copy(), np.where(X[:, 0] < 0, -1.0, 1.0)
@@ -251,15 +234,13 @@ def _sign_value(X: FloatArray) -> FloatArray:
 
 def _lower(value: FloatArray, X: FloatArray, slack: FloatArray) -> FloatArray:
     """A computed <X, U>, |U| <= 1, less its roundings and less what the errors of X can take away; at least 0."""
-    k = X.shape[1]
-    off = (2 * k + 16) * UNIT * np.abs(X).sum(axis=(1, 2)) + slack.sum(axis=1)
+    off = (2 * X.shape[1] + 16) * UNIT * np.abs(X).sum(axis=(1, 2)) + slack.sum(axis=1)
     return np.maximum((value - off) * (1 - 2 * UNIT), 0.0)  # the true X is PSD: its maximum is >= 0
 
 
 def _certify(X: FloatArray, lam: FloatArray, slack: FloatArray) -> FloatArray:
     """Weights that are feasible beyond rounding: lam plus the deficit of diag(lam) - X, the errors, the slack."""
-    k = X.shape[1]
-    Z = -X
+    k, Z = X.shape[1], -X
     Z[:, np.arange(k), np.arange(k)] += lam
     # the subtraction is off by one rounding of a diagonal entry of Z, within the entries' share of the error
     deficit = np.maximum(_eigenvalue_error(Z) - np.linalg.eigvalsh(Z)[:, 0], 0.0)
@@ -278,13 +259,11 @@ def _interior_point(
         return upper, lower, weights, 0
     X, exponent = _scaled(X[active])
     slack = _row_sums_up(_restored(error[active], -exponent[:, None, None]))
-    diagonal = np.arange(k)
-    U = np.broadcast_to(np.eye(k), X.shape).copy()
+    diagonal, U = np.arange(k), np.broadcast_to(np.eye(k), X.shape).copy()
     lam = 1.1 * np.abs(X).sum(axis=2) + 0.1 * np.abs(X).sum(axis=(1, 2))[:, None] / k
     Z = -X
     Z[:, diagonal, diagonal] += lam
-    shrink = np.full(len(X), 0.2)
-    goal = 0.25 * tolerance
+    shrink, goal = np.full(len(X), 0.2), 0.25 * tolerance
     step = 0
     while True:
         sound = np.ones(len(X), dtype=bool)
@@ -292,8 +271,7 @@ def _interior_point(
         gap = (U * Z).sum(axis=(1, 2))
         done = ~sound | (gap <= goal * lam.sum(axis=1)) | (step >= max_iterations)
         if done.any():
-            at = active[done]
-            proposal = _certify(X[done], lam[done], slack[done])
+            at, proposal = active[done], _certify(X[done], lam[done], slack[done])
             factor = np.where(sound[done, None, None], lower_U[done], np.eye(k))
             factor = factor / np.sqrt((factor * factor).sum(axis=2))[:, :, None]  # rows: the unit vectors g_t
             attained = (factor * (X[done] @ factor)).sum(axis=(1, 2))
@@ -321,8 +299,7 @@ def _interior_point(
             continue
         U = U + along_U[:, None, None] * dU
         U[:, diagonal, diagonal] = 1.0
-        lam = lam + along_Z[:, None] * change
-        Z = -X
+        lam, Z = lam + along_Z[:, None] * change, -X
         Z[:, diagonal, diagonal] += lam
         shortest = np.minimum(along_Z, along_U)
         # the rule with fewest steps among those tried; after a short step almost only centring, which ends jams
@@ -337,7 +314,6 @@ def _step_length(change: FloatArray) -> FloatArray:
 
 
 def _cholesky(M: FloatArray, sound: BoolArray) -> FloatArray:
-    """Lower factors; a matrix that is not positive definite gets the identity and is marked in `sound`."""
     factors: FloatArray = np.empty(M.shape)
     try:
         factors[:] = np.linalg.cholesky(M)

@@ -92,7 +92,6 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     """Bounds on sens^2 of a banded C; None for a kind of patterns that no rule here covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T w^2) time and O(T w) memory; for min-separation also up to 40 passes of O(T w) (`chains`).
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -100,8 +99,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     if patterns.kind not in BANDED_RULES:
         return None
     upper, pattern = BANDED_RULES[patterns.kind](gram, patterns)
-    lower = _banded_attained(gram, pattern)
-    return PatternBound.between(upper, lower, pattern)
+    return PatternBound.between(upper, _banded_attained(gram, pattern), pattern)
 
 
 def _banded_attained(gram: BandedGram, pattern: Sequence[int]) -> float:
@@ -126,16 +124,14 @@ def _banded_attained(gram: BandedGram, pattern: Sequence[int]) -> float:
         signs[1:] = np.cumprod(np.where(entries[1][1] < 0, -1.0, 1.0))
     total = size = 0.0
     for q, (inside, values, off) in enumerate(entries):
-        signed = values * signs[q:] * signs[: len(steps) - q]
-        total += (2 if q else 1) * float((signed - off)[inside].sum())
+        total += (2 if q else 1) * float((values * signs[q:] * signs[: len(steps) - q] - off)[inside].sum())
         size += (2 if q else 1) * float((np.abs(values) + off)[inside].sum())
     return max(0.0, total - 4 * (len(steps) + len(entries) + 4) * UNIT * size)
 
 
 def _banded_periodic(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
     uses, period = patterns.uses, patterns.gap
-    lags = range(0, min(gram.width, gram.size), period)
-    total = np.zeros(period)
+    lags, total = range(0, min(gram.width, gram.size), period), np.zeros(period)
     for lag in lags:
         total += (2 if lag else 1) * gram.sizes(lag).reshape(uses, period).sum(axis=0)
     upper = float(total.max()) * (1 + 4 * (uses + len(lags) + 4) * UNIT)
@@ -176,8 +172,7 @@ def _with_earlier(linked: list[FloatArray], uses: int, separation: int) -> list[
     inside = min(uses, -(-len(linked) // separation))  # so many meet the band
     if inside <= 1:
         return linked
-    none = [np.zeros(1)] * len(linked)
-    together, heaviest = _one_more(linked, none if inside <= COUNTED else None, separation)
+    together, heaviest = _one_more(linked, [np.zeros(1)] * len(linked) if inside <= COUNTED else None, separation)
     for _ in range(1, inside if inside <= COUNTED else 1):
         together, heaviest = _one_more(linked, heaviest, separation)
     return together
@@ -248,8 +243,7 @@ FFT_UNITS = 32
 def toeplitz_bound(c: Coefficients, participation: Participation) -> PatternBound | None:
     """Bounds on sens^2 of a Toeplitz C; None for a kind of patterns that no rule above covers.
 
-    Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T) time and memory, O(T k) where signs differ or for one step of each block.
+    Guarantees: those of `banded_bound`.
     """
     if not np.isfinite(c.high).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -304,7 +298,6 @@ def _envelope(high: FloatArray) -> FloatArray:
 
 
 def _shifted(values: FloatArray, pattern: Sequence[int], signs: Sequence[int] | None = None) -> FloatArray:
-    """The sum over a pattern of +- the columns of the Toeplitz matrix."""
     total = np.zeros(len(values))
     for i, step in enumerate(pattern):
         total[step:] += (1 if signs is None else signs[i]) * values[: len(values) - step]
@@ -373,8 +366,7 @@ def _by_lags(c: Coefficients, uses: int, period: int) -> float:
 def _by_later_uses(high: FloatArray, uses: int, separation: int) -> float:
     """X_H[i b, i b] and twice the most that 0, 1, ..., k - 1 later uses add, rounded up."""
     T, b, exponent = len(high), separation, int(np.frexp(high.max())[1])
-    h = np.ldexp(high, -exponent)
-    length = scipy.fft.next_fast_len(2 * T, real=True)
+    h, length = np.ldexp(high, -exponent), scipy.fft.next_fast_len(2 * T, real=True)
     entries = scipy.fft.irfft(np.abs(scipy.fft.rfft(h, length)) ** 2, length)[:T]  # X_H[0, d]
     entries = np.maximum(entries, 0) + FFT_UNITS * UNIT * np.log2(length) * (np.linalg.norm(entries) + entries[0])
     total = float(np.cumsum(h**2)[T - 1 - b * np.arange(uses)].sum())
@@ -389,8 +381,7 @@ def _by_later_uses(high: FloatArray, uses: int, separation: int) -> float:
 def _spread_over_blocks(high: FloatArray, blocks: int, length: int) -> float:
     """sum over i of X_H[i b, i b] and 2 sum over i < j of the bounds above, rounded up."""
     T, b = len(high), length
-    starts = b * np.arange(blocks)
-    running = np.cumsum(high**2)
+    starts, running = b * np.arange(blocks), np.cumsum(high**2)
     total = float(running[T - 1 - starts].sum())
     for gap in range(1, blocks):
         d = (gap - 1) * b + 1
@@ -414,9 +405,8 @@ BLOCK = 10**6  # numbers of one substitution at once
 
 
 def structured_bound(encoder: Encoder, participation: Participation, method: str = "exact") -> PatternBound:
-    """Bounds on max over patterns and ||g_t|| <= 1 of ||C g||^2.
+    """Bounds on max over patterns and ||g_t|| <= 1 of ||C g||^2, with the guarantees of `banded_bound`.
 
-    Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
     Raises: UnsupportedMechanism: a participation that takes C^T C as an array, over more steps than that is formed for.
     """
     bounds = [each for each in _by_structure(encoder, participation) if each is not None]
@@ -441,8 +431,7 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
 
 def _best(bounds: list[PatternBound]) -> PatternBound:
     upper, lower = min(each.upper for each in bounds), max(each.lower for each in bounds)
-    pattern = first_maximum(bounds, lambda each: each.lower).pattern
-    return PatternBound.between(upper, lower, pattern)
+    return PatternBound.between(upper, lower, first_maximum(bounds, lambda each: each.lower).pattern)
 
 
 def _by_structure(encoder: Encoder, participation: Participation) -> Iterator[PatternBound | None]:

@@ -107,12 +107,10 @@ def bounds(
             to the end and a search for a bad pattern.
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
 
-    Guarantees: upper is never below and lower never above the true value, whatever the method. With method "exact" and
-        enumerated patterns, `exact` is True unless rounding errors or entry_error exceed the tolerance. Without
-        enumeration it is True only where the two bounds happen to meet.
+    Guarantees: upper is never below and lower never above the true value, whatever the method. `exact` is True with
+        "exact" and enumerated patterns unless errors exceed the tolerance, else only where both bounds happen to meet.
     Raises: InvalidInput: wrong shape, nan, another number of steps, unknown method.
-    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few hundred ("exact")
-        eigenvalue decompositions of size T a victim.
+    Cost: O(V sum over patterns of |pi|^3), or 40 ("certified") to hundreds of eigenvalue decompositions of size T.
     """
     X = np.asarray(grams, dtype=np.float64)
     if X.ndim != 3 or X.shape[1] != X.shape[2]:
@@ -135,10 +133,7 @@ def bounds(
 
 
 def diagonal_bounds(diagonals: FloatArray, participation: Participation, errors: FloatArray) -> PatternBounds:
-    """`bounds` for diagonal Grams, held as their diagonals >= 0, shape (V, T): the heaviest pattern of the diagonal.
-
-    For X = diag(x) the maximum over ||g_t|| <= 1 of sum_t x_t ||g_t||^2 is sum_{t in pi} x_t. Exact, O(T) a pattern.
-    """
+    """`bounds` for diagonal Grams, held as their diagonals >= 0, shape (V, T): exactly the heaviest pattern's sum."""
     high, low = diagonals + errors, np.clip(diagonals - errors, 0.0, None)
     rounding = 2 * (participation.num_steps + 1) * UNIT
     patterns = participation.patterns_of_record()
@@ -162,8 +157,7 @@ def _bounds(
     patterns = participation.patterns_of_record()
     if patterns.few or patterns.num_patterns <= MAX_ENUMERATED:
         listed = list(patterns.patterns())
-        size = sum(pattern.size**2 for pattern in listed)
-        step = max(1, _BLOCK_ENTRIES // max(1, size))
+        step = max(1, _BLOCK_ENTRIES // max(1, sum(pattern.size**2 for pattern in listed)))
         parts = [
             _enumerated(X[start : start + step], error[start : start + step], listed, method, tolerance)
             for start in range(0, len(X), step)
@@ -222,8 +216,7 @@ def _by_one_dual(
     size = float(np.abs(X).max())
     exponent = int(np.frexp(size)[1])
     X, error = np.ldexp(X, -exponent), np.ldexp(error, -exponent) + (2.0**-1074 if size > 0 else 0.0)
-    free = patterns.free()
-    asymmetry = np.abs(X - X.T)
+    free, asymmetry = patterns.free(), np.abs(X - X.T)
     # free entries of Y are ours to choose: exactly symmetric and without error
     Y = np.where(free, 0.0, 0.5 * X + 0.5 * X.T)
     # errors add at most sum_{s,t in pi} error[s, t] to the form of a pattern, and so at most their row sums over pi
@@ -280,8 +273,7 @@ def _searched(X: FloatArray, pattern: tuple[int, ...], patterns: PatternSet) -> 
     value = 0.0
     for _ in range(_SEARCH_ROUNDS):
         candidates = [pattern, *patterns.neighbours(pattern)]
-        judged = np.empty(len(candidates))
-        lengths = np.array([len(c) for c in candidates])
+        judged, lengths = np.empty(len(candidates)), np.array([len(c) for c in candidates])
         for length in np.unique(lengths):
             index = np.array([c for c in candidates if len(c) == length], dtype=np.intp)
             judged[lengths == length] = closed_form_bounds(X[index[:, :, None], index[:, None, :]])[0]
@@ -297,8 +289,7 @@ def _improved(
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Better (Y, direction of lam): L-BFGS on log heaviest(lam) + log lambda_max(D^-1/2 Y D^-1/2), D = diag(lam).
 
-    Both maxima are smoothed by log-sum-exp with widths proportional to sum(lam) and to the trace, less at each
-    stage. The objective does not change when lam is scaled, and its unsmoothed value at any point is the bound that
+    Both maxima are smoothed by log-sum-exp, less at each stage. The unsmoothed value at any point is the bound that
     `scale_to_feasible` certifies there, so an early stop is safe.
     """
     T = len(Y)
@@ -315,8 +306,7 @@ def _improved(
         full, lam = assemble(point)
         heat = cool * lam.sum()
         log_sum, share = patterns.log_sum(lam / heat)
-        weight = heat * log_sum
-        by_lam = share + cool * (log_sum - share @ lam / heat)
+        weight, by_lam = heat * log_sum, share + cool * (log_sum - share @ lam / heat)
         root = 1 / np.sqrt(lam)
         M = full * root[:, None] * root[None, :]
         values, vectors = np.linalg.eigh(M)
@@ -331,8 +321,7 @@ def _improved(
         by_log_lam = by_lam * lam / weight - (slope * M).sum(axis=1) / top
         return math.log(weight) + math.log(top), np.concatenate([by_log_lam, by_free])
 
-    point = np.zeros(T + rows.size)
-    stages = []
+    point, stages = np.zeros(T + rows.size), []
     for smoothing, steps in plan:
         full, lam = assemble(point)
         M = full / np.sqrt(lam)[:, None] / np.sqrt(lam)[None, :]

@@ -81,8 +81,7 @@ class TrustModel(abc.ABC):
     def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int | None = None) -> bool:
         """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
 
-        Against one victim, or by default against every one. Released models count as each model publishes them by
-        default. Both must have one view per victim (coalitions have several: compare their members).
+        Released models count as each model publishes them by default. Both must have one view per victim.
         """
         check.instance(TrustModel, other=other)
         check.instance(LinearAlgorithm, algorithm=algorithm)
@@ -109,10 +108,7 @@ class TrustModel(abc.ABC):
         return "all" if release == "not applicable" else str(release)  # never less than what a hidden view may hold
 
     def fingerprint(self, algorithm: LinearAlgorithm) -> str:
-        """16 hex digits of the nodes and of what this model sees and knows of the algorithm.
-
-        Shipped models count by name and parameters, attackers as the nodes that they are; any other by its masks.
-        """
+        """16 hex digits of the nodes and of what this model sees and knows: masks, or names of shipped models."""
         digest = hashlib.sha256(repr(algorithm.dynamics.gossip.labels).encode())
         digest.update(repr(self._identity(algorithm)).encode())
         return digest.hexdigest()[:16]
@@ -202,8 +198,7 @@ def _require_release(release: str) -> None:
 def node_indices(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
     """Indices of nodes given as indices or label strings ("#3" is index 3). Raises: InvalidInput: none, or two."""
     check.instance(LinearAlgorithm, algorithm=algorithm)
-    labels = list(algorithm.dynamics.gossip.labels)
-    n = algorithm.num_nodes
+    labels, n = list(algorithm.dynamics.gossip.labels), algorithm.num_nodes
     indices = []
     for node in check.listed("node indices or labels, e.g. [0]", nodes=nodes):
         if isinstance(node, str) and node.startswith("#") and node[1:].isdecimal():

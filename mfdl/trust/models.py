@@ -474,13 +474,11 @@ def neighbourhood(
     attacking = np.unique(np.asarray(attackers, dtype=np.intp))
     hidden = np.setdiff1d(ball, np.union1d(attacking, _columns(given, attacking)))
     nodes = np.union1d(_with_neighbours(hidden, given, received), np.append(attacking, victim))
-    is_hidden = np.isin(nodes, hidden)
-    W = sp.csr_array(given[nodes][:, nodes])
+    is_hidden, W = np.isin(nodes, hidden), sp.csr_array(given[nodes][:, nodes])
     either = sp.diags_array(is_hidden.astype(float))
     visible = sp.csr_array(either @ W + W @ either - either @ W @ either)  # weights to or from a hidden node
     rest = np.where(is_hidden, 0.0, 1.0 - visible.sum(axis=1))
-    labels = tuple(gossip.labels[i] for i in nodes.tolist())
-    attack = np.isin(nodes, attacking)
+    labels, attack = tuple(gossip.labels[i] for i in nodes.tolist()), np.isin(nodes, attacking)
     trust = TrustModel.from_masks(
         seen=~is_hidden,
         known_gradients=attack,

@@ -268,8 +268,7 @@ class AlgorithmView(View):
 
     @cached_property
     def noise(self) -> LinearOperator:
-        algorithm = self.algorithm
-        unknown = masked(~self.knowledge.known_noise)
+        algorithm, unknown = self.algorithm, masked(~self.knowledge.known_noise)
         rows, which = self._picks
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_noise @ unknown
         if which is None:
@@ -301,7 +300,6 @@ class AlgorithmView(View):
 
     @property
     def unreleased(self) -> bool:
-        """No models are shown besides messages."""
         return self.release in ("none", "not applicable")
 
     def dense_gradients_by_time(self) -> FloatArray:
@@ -313,7 +311,6 @@ class AlgorithmView(View):
         return super().dense_noise() if shared is None else self._shared_part(shared, "noise") * self._unknown
 
     def noise_rounding(self) -> FloatArray:
-        """Bound on `dense_noise` less the exact B: |B| by absolute values, a factor 1 + O(u) for each operation."""
         algorithm, noise = self.algorithm, self.algorithm.noise
         if (shared := _shared_rows(algorithm)) is not None:
             sizes = self._picked(shared.noise_sizes, absolute=True)
@@ -396,8 +393,7 @@ _SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
 class _SharedRows:
     """All messages of an algorithm and, below them, what all nodes release, dense, <- gradients or base noise.
 
-    Transposed: row by row, as `to_dense` has those of few rows; sums of floats that cancel need not leave zeros both
-    ways.
+    Row by row, as `to_dense` has those of few rows; sums of floats that cancel need not leave zeros both ways.
     """
 
     def __init__(self, algorithm: LinearAlgorithm) -> None:

@@ -72,12 +72,10 @@ class ViewMatrices:
 
     @cached_property
     def A(self) -> Matrix:
-        """Seen <- G; columns of known gradients are zero."""
         return self._matrix(self.gradients @ masked(~self.marked_gradients), "A, known columns zero")
 
     @cached_property
     def B(self) -> Matrix:
-        """Seen <- Z; columns of known noise are zero."""
         rows, columns = self.noise.shape
         return Matrix(self.noise, "B, known columns zero", [rows], [columns])
 

@@ -104,7 +104,6 @@ class Noting(Training):
 
 @pytest.mark.parametrize(("scheme", "runs_of_a_canary", "others"), [(SCHEME, 4, 1), (BallsInBins(2, 2), 8, 0)])
 def test_no_two_runs_of_an_audit_share_noise(scheme, runs_of_a_canary, others):
-    """Pilot and measurement on both inputs, for each bin, and one run that chooses a canary."""
     system = Noting(build(scheme=scheme), noise_std=2.0, clip_norm=1.0)
     system.keys = []
     result = audited(system.algorithm, system=system, trials=600)
@@ -161,8 +160,7 @@ def failures(monkeypatch):
 def test_the_bounds_of_one_audit_are_together_wrong_as_rarely_as_the_level_says(trust, failures):
     result = audited(build("decor"), trust, 200, level=0.9, noise_std=1.0)
     assert len(failures["gaussian"]) == len(failures["counted"]) == len(result.canaries)
-    spent = sum(failures["gaussian"] + failures["counted"])
-    assert 0.1 * (1 - 1e-9) < spent <= 0.1 * (1 + 1e-12)
+    assert 0.1 * (1 - 1e-9) < sum(failures["gaussian"] + failures["counted"]) <= 0.1 * (1 + 1e-12)
 
 
 def test_the_bounds_and_tests_of_draws_of_balls_in_bins_are_together_wrong_as_rarely_as_the_level_says(failures):
@@ -189,13 +187,25 @@ def restated(mechanism, mu, **changed):
     return other
 
 
-def test_a_guarantee_that_states_too_little_is_refuted_and_the_difference_noted():
-    for mu in (0.3, 0.0):
-        result = audited(restated(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), mu))
-        assert (result.mu_claimed, result.violated) == (mu, True)
-        assert result.notes == (
-            f"the guarantee states mu = {mu:g}, accounted anew it is {math.sqrt(2):.6g}; the smaller is audited",
-        )
+ANEW = f"the guarantee states mu = {{}}, accounted anew it is {math.sqrt(2):.6g}; the smaller is audited"
+OF_ANOTHER = "the audited claim is recomputed, because the guarantee is for anyone who sees all messages"
+
+
+@each(
+    "claim, options, mu, trust, audited_mu, violated, note",
+    *((LOCAL, {}, mu, LOCAL, mu, True, ANEW.format(f"{mu:g}")) for mu in (0.3, 0.0)),  # states too little
+    (LOCAL, {"name": "joint"}, 1.0, LOCAL, 1.0, True, "the guarantee states mu = 1, accounted anew it is inf"),
+    (LOCAL, {}, 0.3, Eavesdropper(), 2**0.5, False, OF_ANOTHER),
+    (PNDP([0]), {"lipschitz": 0.5}, 0.3, PNDP([0]), 2**0.5, False, "the claim audited does not rest on lipschitz=0.5"),
+)
+def test_a_guarantee_that_states_something_else_is_noted_and_the_smaller_claim_audited(
+    claim, options, mu, trust, audited_mu, violated, note
+):
+    algorithm, fields = build(options.get("name", "dp-dsgd")), {k: v for k, v in options.items() if k != "name"}
+    result = audited(restated(calibrate(algorithm, Privacy(claim, **fields, **CLIPPING), noise_std=2.0), mu), trust)
+    assert (result.violated, result.mu_claimed) == (violated, pytest.approx(audited_mu))
+    assert result.notes[0].startswith(note)
+    assert "name" not in options or result.mu_audited > 1e12  # a loss that is infinite
 
 
 def test_a_guarantee_of_one_victim_is_audited_for_that_victim():
@@ -204,29 +214,6 @@ def test_a_guarantee_of_one_victim_is_audited_for_that_victim():
     claims = {canary.victim: canary.mu_claimed for canary in result.canaries}
     assert claims == pytest.approx({0: 2**0.5, 1: 2**0.5, 2: 0.5, 3: 2**0.5})
     assert victims(result, violated=True) == {2}
-
-
-def test_a_finite_guarantee_where_loss_is_infinite_is_refuted():
-    leaking = calibrate(build("joint"), Privacy(LDP(), **CLIPPING), noise_std=2.0)
-    assert leaking.guarantee.mu == math.inf
-    result = audited(restated(leaking, 1.0))
-    assert result.violated
-    assert result.mu_audited > 1e12
-    assert "accounted anew it is inf" in result.notes[0]
-
-
-def test_a_guarantee_under_another_trust_model_is_accounted_anew():
-    result = audited(restated(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), 0.3), Eavesdropper())
-    assert not result.violated
-    assert result.mu_claimed == pytest.approx(math.sqrt(2))
-    assert "recomputed, because the guarantee is for anyone who sees all messages" in result.notes[0]
-
-
-def test_a_guarantee_that_rests_on_a_lipschitz_constant_is_accounted_anew():
-    low = restated(calibrate(build(), Privacy(PNDP([0]), lipschitz=0.5, **CLIPPING), mu=1.0), 0.3)
-    result = audited(low, PNDP([0]))
-    assert result.mu_claimed == pytest.approx(1.0)
-    assert result.notes == ("the claim audited does not rest on lipschitz=0.5, the mechanism's own does",)
 
 
 def test_a_mechanism_is_audited_at_what_it_states():
@@ -350,10 +337,8 @@ class WeakAtOne(Training):
 
 
 def test_a_row_is_about_one_victim():
-    """Node 0 claims the most and keeps it, node 1 claims less and loses more than that, but less than node 0 claims."""
     algorithm = build("dp-dsgd", ParticipationByNode([EveryStep(6), Single(6)]), PAIR)
-    system = WeakAtOne(algorithm, noise_std=2.0, clip_norm=1.0)
-    result = audited(algorithm, system=system, trials=800)
+    result = audited(algorithm, system=WeakAtOne(algorithm, noise_std=2.0, clip_norm=1.0), trials=800)
     worst, row = result.worst, AuditCell("dp-dsgd", "ldp", result).row()
     assert (result.violated, worst.victim, row["violated"]) == (True, 1, True)
     assert row["mu_claimed"] == pytest.approx(1.0)

@@ -142,8 +142,7 @@ def encoder_of(algorithm):
 def off_by_one(algorithm):
     """Coefficient max(k - 1, 0) of the Toeplitz encoder where k belongs."""
     first = encoder_of(algorithm)[:, 0]
-    column = np.concatenate([first[:1], first[:-1]])
-    return with_encoder(np.tril(toeplitz(column)))
+    return with_encoder(np.tril(toeplitz(np.concatenate([first[:1], first[:-1]]))))
 
 
 def symmetric(algorithm):
@@ -245,9 +244,7 @@ def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
 
 
 def test_a_step_without_noise_is_found_in_any_of_many_patterns():
-    """Patterns come in the order of their first step: the last 81 of 9^3 = 729 alone hold step 8."""
-    pair = dynamics_on("path:n=2", 0.5)
-    algorithm = registry.build("dp-dsgd", pair, OncePerEpoch(epochs=3, period=9))
+    algorithm = registry.build("dp-dsgd", dynamics_on("path:n=2", 0.5), OncePerEpoch(epochs=3, period=9))
     silent = training(Planted, algorithm, lambda honest, t, _: honest.step(t) * (t != 8))
     assert audited(algorithm, LOCAL, silent, trials=300).violated
 
@@ -263,8 +260,7 @@ def test_the_wrong_adjacency_is_caught():
     claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, **ZERO_OUT), noise_std=2.0)
     assert not audit(claimed, trust=LOCAL, trials=TRIALS).violated
     result = audit(claimed, trust=LOCAL, adjacency="replace-one", trials=TRIALS)
-    assert result.violated
-    assert result.mu_claimed == pytest.approx(claimed.guarantee.mu)
+    assert (result.violated, result.mu_claimed) == (True, pytest.approx(claimed.guarantee.mu))
 
 
 def test_delta_instead_of_two_delta_is_caught(monkeypatch):
@@ -272,8 +268,7 @@ def test_delta_instead_of_two_delta_is_caught(monkeypatch):
     right = audited(algorithm, LOCAL)
     monkeypatch.setattr(gaussian, "record_shift", lambda adjacency, clip_norm: clip_norm)
     wrong = audited(algorithm, LOCAL)
-    assert wrong.mu_claimed == pytest.approx(right.mu_claimed / 2)
-    assert wrong.violated
+    assert (wrong.mu_claimed, wrong.violated) == (pytest.approx(right.mu_claimed / 2), True)
     assert not right.violated
 
 
@@ -284,7 +279,6 @@ def test_a_claim_of_somebody_else_is_audited():
 
 
 def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
-    """Zip-DL on a path loses more to gradients that react to hidden messages than to any fixed ones."""
     algorithm = registry.build("zip-dl", DYNAMICS, EveryStep(4))
     options = {"release": "none", "unit": "user", "victim": 1}
     honest = audited(algorithm, PNDP([3]), **options)
@@ -303,8 +297,7 @@ def test_no_claim_of_a_run_with_absences_is_refuted():
     trusts["released"] = ReleasedOnly()
     claim = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
     matrix = audit_matrix({name: with_dropout(name) for name in names}, trusts, trials=1500, **claim)
-    assert len(matrix.cells) == len(names) * len(trusts)
-    assert matrix.violations == []
+    assert (len(matrix.cells), matrix.violations) == (len(names) * len(trusts), [])
     for cell in matrix.cells:  # and a loss of twice what was claimed would have been seen
         audited_share = max(canary.mu_audited / canary.mu_possible for canary in cell.result.canaries)
         assert audited_share > 0.6, (cell.mechanism, cell.trust)

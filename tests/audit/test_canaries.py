@@ -74,8 +74,7 @@ def test_whitened_columns_give_the_gram_of_the_pseudo_inverse(case):
 )
 def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can_join(scheme):
     admissible = {frozenset(pattern.tolist()) for pattern in scheme.patterns()}
-    joined = set().union(*admissible)
-    rng = np.random.default_rng(1)
+    joined, rng = set().union(*admissible), np.random.default_rng(1)
     square = rng.standard_normal((scheme.num_steps, scheme.num_steps)) * rng.uniform(0.01, 1, scheme.num_steps)
     tried = {frozenset(pattern) for pattern in tried_patterns(square.T @ square, scheme)}
     assert tried <= admissible
@@ -86,8 +85,7 @@ def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can
         gram[step, step] = 9.0
         signs, value = best_signs(gram, scheme)
         assert frozenset(np.flatnonzero(signs).tolist()) in admissible
-        assert value == signs @ gram @ signs
-        assert (signs[step] != 0) == (step in joined)
+        assert (value, (signs[step] != 0)) == (signs @ gram @ signs, (step in joined))
 
 
 @given(
@@ -100,8 +98,7 @@ def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can
 def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
     T = scheme.num_steps
     square = np.array(data.draw(st.lists(st.lists(st.integers(-3, 3), min_size=T, max_size=T), min_size=3, max_size=3)))
-    gram = (square.T @ square).astype(float)
-    largest = 0.0
+    gram, largest = (square.T @ square).astype(float), 0.0
     for pattern in scheme.patterns():
         signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(pattern))))
         largest = max(largest, float(((signs @ square.T[pattern]) ** 2).sum(axis=1).max()))
@@ -110,17 +107,15 @@ def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
     if max(pattern.size for pattern in scheme.patterns()) <= 10:
         assert value == largest
     else:  # improved one by one until no single sign is better the other way
-        flipped = best[:, None] * (1 - 2 * np.eye(T))
-        assert ((square @ flipped) ** 2).sum(axis=0).max() <= value <= largest
+        assert ((square @ (best[:, None] * (1 - 2 * np.eye(T)))) ** 2).sum(axis=0).max() <= value <= largest
 
 
 @given(
     40, lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
     scheme=st.sampled_from([OncePerEpoch(6, 2), MinSeparation(12, 3, 4), Cyclic(3, 4), EveryStep(12)]),
-    count=st.integers(1, 3), seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 3), seed=st.integers(0, 2**32 - 1)
 )  # fmt: skip
 def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags, scheme, count, seed):
-    """Toeplitz Grams: patterns that are shifts of one another show the same, and so do signs and their mirrors."""
     gram = scipy.linalg.toeplitz([20.0, *lags])
     strongest, near = (_strongest(X, scheme, count) for X in (gram, nudged(gram, seed)))
     assert [signs.tolist() for signs, _ in near] == [signs.tolist() for signs, _ in strongest]
@@ -135,7 +130,6 @@ def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
 
 @pytest.mark.parametrize("size", [11, 12])
 def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, size):
-    """Blocks of one size have one leading eigenvalue, and `eigh` may return any basis of its space."""
     X = scipy.linalg.block_diag(*[np.ones((block, block)) for block in (4, 4, size - 8)])
     plain = large_signs(X[None])[0]
     values, vectors = np.linalg.eigh(X)
@@ -147,8 +141,7 @@ def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_nodes_that_lose_the_same_the_first_one_has_the_further_canaries(monkeypatch, seed):
-    ring = dynamics_on("ring:n=6", 0.5)
-    algorithm = registry.build("decor", ring, Cyclic(epochs=2, period=2))
+    algorithm = registry.build("decor", dynamics_on("ring:n=6", 0.5), Cyclic(epochs=2, period=2))
     whitener, numbers = Observation.whitener, itertools.count(100 * seed)
     monkeypatch.setattr(Observation, "whitener", lambda view: nudged(whitener(view), next(numbers)))
     chosen = candidates(algorithm, LDP(), range(6))

@@ -84,8 +84,7 @@ class TestAgainstFractions:
     def test_exposed_is_what_the_noiseless_rows_span(self, case, noise_std):
         solved = reconstruct(case.algorithm, case.model, noise_std=noise_std, release=case.release)
         unknown = unknown_columns(case)
-        B = case.B if noise_std else case.B[:, :0]
-        E = noiseless_rows(case.A[:, unknown], B)
+        E = noiseless_rows(case.A[:, unknown], case.B if noise_std else case.B[:, :0])
         truth, r = exposed_by_fractions(E, unknown.size)
         assert not solved.undecided.any()
         assert solved.exposed.ravel()[unknown].tolist() == truth
@@ -104,7 +103,7 @@ class TestAgainstFractions:
     @each(
         "name, attackers, steps",
         ("path:n=6", [0], 5), ("path:n=7", [3], 6), ("star:n=6", [2], 6), ("ring:n=8", [0, 1], 4),
-        ("florentine", [0], 6), ("florentine", [0, 12], 5),
+        ("florentine", [0], 6), ("florentine", [0, 12], 5)
     )  # fmt: skip
     def test_gossip_averaging_exposes_what_its_knowledge_matrix_does(self, name, attackers, steps):
         graph = graphs.load(name)
@@ -114,8 +113,7 @@ class TestAgainstFractions:
         )
         honest = [u for u in range(graph.number_of_nodes()) if u not in attackers]
         assert not solved.undecided.any()
-        assert solved.exposed[0, honest].tolist() == truth
-        assert solved.combinations.shape[0] == r - sum(truth)
+        assert (solved.exposed[0, honest].tolist(), solved.combinations.shape[0]) == (truth, r - sum(truth))
         assert any(truth)
 
     @given(40, case=view_cases(exact=True, noises=("independent", "per node")))
@@ -133,8 +131,7 @@ class TestAgainstFractions:
         right = np.vstack([np.zeros((m, unknown.size)), np.eye(unknown.size)])
         c = np.linalg.lstsq(system, right, rcond=1e-12)[0][:m]
         estimable, _ = exposed_by_fractions(rational(A), unknown.size)
-        variance = ((B.T @ c) ** 2).sum(axis=0)
-        expected = np.where(estimable, nu * np.sqrt(variance) / clip, np.inf)
+        expected = np.where(estimable, nu * np.sqrt(((B.T @ c) ** 2).sum(axis=0)) / clip, np.inf)
         np.testing.assert_allclose(solved.error_std.ravel()[unknown], expected, rtol=1e-6, atol=1e-6)
         total = clip**2 * A @ A.T + nu**2 * B @ B.T
         posterior = 1 - clip**2 * np.einsum("ij,ik,kj->j", A, np.linalg.pinv(total, rcond=1e-12, hermitian=True), A)
@@ -144,7 +141,7 @@ class TestAgainstFractions:
 @given(
     30, W=gossip_matrices(min_nodes=3, max_nodes=6), steps=st.integers(1, 4), order=st.permutations(range(6)),
     counts=st.tuples(st.integers(1, 2), st.integers(1, 3)), kind=st.sampled_from(KINDS),
-    noise_std=st.sampled_from([0.0, 1.0]),
+    noise_std=st.sampled_from([0.0, 1.0])
 )  # fmt: skip
 def test_more_attackers_never_see_less(W, steps, order, counts, kind, noise_std):
     nodes = [u for u in order if u < W.num_nodes]
@@ -169,7 +166,6 @@ class TestRecovery:
 
     @pytest.mark.parametrize("build", [algorithms.exact_diffusion, algorithms.delayed_dsgd, algorithms.two_hop_dsgd])
     def test_what_start_models_alone_would_give_is_taken_off(self, build):
-        """Also where the state begins as something else than the models."""
         algorithm = on("path:n=3", 3, build, learning_rate=0.5)
         start = np.arange(6.0).reshape(3, 2)
         sent, final = self.transcript(algorithm, np.zeros((3, 3, 2)), start)
@@ -179,7 +175,7 @@ class TestRecovery:
     @given(
         25, W=gossip_matrices(min_nodes=2, max_nodes=5), steps=st.integers(1, 3), rounds=st.integers(1, 2),
         momentum=st.sampled_from([0.0, 0.5]), kind=st.sampled_from(KINDS),
-        release=st.sampled_from(["none", "average", "all"]), seed=st.integers(0, 99),
+        release=st.sampled_from(["none", "average", "all"]), seed=st.integers(0, 99)
     )  # fmt: skip
     def test_the_exposed_gradients_of_a_run_are_recovered(self, W, steps, rounds, momentum, kind, release, seed):
         n, d, rng = W.num_nodes, 3, np.random.default_rng(seed)
@@ -187,8 +183,7 @@ class TestRecovery:
         G = rng.standard_normal((steps, n, d))
         if kind != PER_STEP:
             G[1:] = G[0] if kind == CONSTANT else 0
-        start = rng.standard_normal((n, d))
-        model = trust.PNDP([int(rng.integers(n))])
+        start, model = rng.standard_normal((n, d)), trust.PNDP([int(rng.integers(n))])
         solved = reconstruct(algorithm, model, gradients=kind, release=release)
         sent, final = self.transcript(algorithm, G, start)
         unseen = ~model.knowledge(algorithm, 0).seen.reshape(sent.shape[:2])
@@ -207,8 +202,7 @@ class TestRecovery:
 
     def test_the_error_of_an_estimate_under_noise_is_the_one_stated(self):
         n, T, d, nu = 5, 3, 20_000, 0.5
-        rng = np.random.default_rng(1)
-        algorithm = on("path:n=5", T, algorithms.dp_dsgd)
+        rng, algorithm = np.random.default_rng(1), on("path:n=5", T, algorithms.dp_dsgd)
         G = np.tile(rng.standard_normal((1, n, 1)), (T, 1, d))
         Z = nu * rng.standard_normal((T * n, d))
         solved = reconstruct(algorithm, END, gradients=CONSTANT, noise_std=nu, clip_norm=2.0, release="none")

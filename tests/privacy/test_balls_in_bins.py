@@ -57,30 +57,15 @@ def hockey_sticks(M, sigma, epsilons, adjacency):
             B = a - E * c
             root = np.sqrt(B**2 + 4 * b * E * d)
             t = where(np.where(B > 0, 2 * E * d / (np.abs(B) + root), (np.abs(B) + root) / (2 * b)))
-            other = (c * norm.cdf(-t) + d * lift * norm.cdf(-t - r)) / 2
-            yield float(weight @ (above(t) - E * other))
+            yield float(weight @ (above(t) - E * ((c * norm.cdf(-t) + d * lift * norm.cdf(-t - r)) / 2)))
         else:
             t, s = where((2 * E - a) / b), where((2 / E - a) / b)
             yield float(max(weight @ (above(t) - E * norm.cdf(-t)), weight @ (norm.cdf(s) - E * below(s))))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(("c", "sigma"), [(0.0, 0.9), (0.3, 1.3), (0.8, 2.0)])
-def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
-    M = np.array([[1.0, c], [c, 1.0]])
-    curve = bound(M, sigma, adjacency)
-    for epsilon, true in zip(EPSILONS, hockey_sticks(M, sigma, EPSILONS, adjacency), strict=True):
-        assert true * (1 - 1e-6) <= curve.delta(epsilon) <= true * 1.02 + 1e-7
-    if adjacency == "replace-one":  # exactly Gaussian
-        assert curve.epsilon(1e-4) == pytest.approx(
-            gaussian.epsilon_from_mu(math.sqrt(2 * (1 + c)) / sigma, 1e-4), rel=5e-3
-        )
-
-
 @given(
     30, d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
-    adjacency=st.sampled_from(ADJACENCIES),
+    adjacency=st.sampled_from(ADJACENCIES)
 )  # fmt: skip
 @pytest.mark.slow
 def test_any_two_bins_lose_at_most_what_is_stated(d, rho, sigma, adjacency):
@@ -89,53 +74,6 @@ def test_any_two_bins_lose_at_most_what_is_stated(d, rho, sigma, adjacency):
     curve = bound(M, sigma, adjacency)
     for epsilon, true in zip((0.0, 1.0), hockey_sticks(M, sigma, (0.0, 1.0), adjacency), strict=True):
         assert curve.delta(epsilon) >= true * (1 - 1e-6)
-
-
-def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
-    """(mean, standard error) of delta of P against the other side, by sampling P; and of the other way."""
-    b, rng = len(M), np.random.default_rng(seed)
-    scaled = M / sigma**2
-    L = np.linalg.cholesky(scaled + 1e-12 * np.eye(b))
-    noise = rng.standard_normal((count, b)) @ L.T
-    half = np.diag(scaled) / 2
-
-    def ratio(x, sign):
-        return np.exp(sign * x - half).mean(axis=1)
-
-    here = noise + scaled[rng.integers(b, size=count)]
-    S, other = ratio(here, 1), ratio(here, -1) if adjacency == "replace-one" else 1.0
-    back = 1.0 if adjacency == "replace-one" else ratio(noise, 1)
-    for epsilon in epsilons:
-        ways = [np.clip(1 - math.exp(epsilon) * other / S, 0, None)]
-        if adjacency == "zero-out":
-            ways.append(np.clip(1 - math.exp(epsilon) * back, 0, None))
-        yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
-
-
-@given(
-    15, data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
-    adjacency=st.sampled_from(ADJACENCIES),
-)  # fmt: skip
-@pytest.mark.slow
-def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacency):
-    T = bins * epochs
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    C = np.tril(rng.normal(size=(T, T)) * 0.5 ** np.arange(T)[::-1]) + np.eye(T)
-    M = gram_of(C, bins)
-    sigma *= math.sqrt(np.diag(M).max())
-    curve = bound(M, sigma, adjacency)
-    for epsilon, (mean, error) in zip(
-        (0.0, 0.5), sampled_deltas(M, sigma, (0.0, 0.5), adjacency, 20000, 1), strict=True
-    ):
-        assert curve.delta(epsilon) >= mean - 5 * error
-
-
-@pytest.mark.parametrize(("sigma", "d", "rho", "epsilon"), [
-    (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
-])  # fmt: skip
-def test_figures_of_sixteen_bins(sigma, d, rho, epsilon):
-    curve = BallsInBinsGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
-    assert epsilon * 0.995 <= curve.epsilon(1e-5) <= epsilon * 1.003
 
 
 TABLE = {
@@ -163,15 +101,13 @@ def test_strides_help_where_neighbours_alone_are_correlated():
     M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
     M[0, -1] = M[-1, 0] = 0.45
     pairs = correlations(M)
-    assert pairs[0] == (16, pytest.approx(0.45))
-    assert pairs[1] == (8, 0.0)
+    assert pairs[:2] == ((16, pytest.approx(0.45)), (8, 0.0))
     assert BallsInBinsGaussian(2.01, 16, pairs, "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
     assert BallsInBinsGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
 
 
 @given(100, bins=st.integers(1, 12), seed=st.integers(0, 100))
 def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
-    """Some arithmetic progression of that many bins is as little correlated as said, wherever it starts."""
     rng = np.random.default_rng(seed)
     M = rng.uniform(size=(bins, bins))
     M = np.maximum(M, M.T)
@@ -188,16 +124,6 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
     for count, rho in correlations(M):
         strides = [s for s in range(1, bins + 1) if len(set(np.arange(count) * s % bins)) == count]
         assert min(worst(s, count) for s in strides) <= rho * top
-
-
-@given(40, shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
-def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
-    """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
-    curve = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
-    public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
-    assert (curve <= public * 1.1 + 1e-5).all()
-    fewer = random_allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
-    assert (curve <= fewer * 1.1 + 1e-5).all()
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -243,8 +169,7 @@ def test_the_encoder_that_counts_is_the_inverse_of_what_the_executor_uses(size, 
 def attacks(draw, most_steps=3):
     """Causal C of any signs, bins, noise and a direction."""
     bins, epochs = draw(st.sampled_from([(b, k) for b in (1, 2, 3) for k in (1, 2, 3) if b * k <= most_steps]))
-    T = bins * epochs
-    entries = st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])
+    T, entries = bins * epochs, st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])
     C = np.tril(np.array(draw(st.lists(entries, min_size=T * T, max_size=T * T))).reshape(T, T))
     C[np.diag_indices(T)] = np.where(np.diag(C) == 0, 1.0, np.diag(C))
     return C, bins, draw(st.floats(0.8, 2.5)), draw(st.sampled_from(["kept", "lost", "replaced"]))
@@ -254,8 +179,7 @@ def require_above_attacks(case):
     C, bins, sigma, way = case
     if way == "replaced" and len(C) > 3:
         C, bins = C[:3, :3], bins if 3 % bins == 0 else 1
-    M = gram_of(C, bins)
-    epsilons = np.array([0.0, 0.5, 1.5])
+    M, epsilons = gram_of(C, bins), np.array([0.0, 0.5, 1.5])
     true = attacked(C, bins_of_steps(len(C), bins), sigma, epsilons, way, 12 if len(C) < 3 else 6)
     adjacency = "replace-one" if way == "replaced" else "zero-out"
     curve = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
@@ -282,7 +206,6 @@ def test_certified_is_above_monte_carlo_and_both_above_longer_adaptive_attacks(c
 
 @pytest.mark.parametrize("way", ["kept", "lost", "replaced"])
 def test_attacks_come_near_the_bound_where_the_encoder_is_positive(way):
-    """So the attackers above are no straw men."""
     C, epsilons = np.array([[1.0, 0.0], [0.5, 1.0]]), np.array([0.0, 0.5])
     for bins in (1, 2):
         true = attacked(C, bins_of_steps(len(C), bins), 1.0, epsilons, way, 40)
@@ -326,13 +249,11 @@ def test_little_noise_is_amplified_as_much_as_it_is(multiplier, bins, adjacency,
 
 @given(
     30, log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
-    log_delta=st.floats(-10, -3), adjacency=st.sampled_from(ADJACENCIES),
+    log_delta=st.floats(-10, -3), adjacency=st.sampled_from(ADJACENCIES)
 )  # fmt: skip
 def test_epsilon_is_never_below_the_true_one_and_at_most_two_percent_above(log_multiplier, bins, log_delta, adjacency):
-    """The grid of the oracle spans the orders of magnitude of Y, so weak noise and many bins take more of it."""
     multiplier = math.exp(log_multiplier)
-    points = 300 if bins * multiplier < 60 else 700
-    require_close(multiplier, bins, 10.0**log_delta, adjacency, points)
+    require_close(multiplier, bins, 10.0**log_delta, adjacency, 300 if bins * multiplier < 60 else 700)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -347,7 +268,6 @@ def test_extreme_numbers(multiplier, bins, delta, adjacency):
 
 @pytest.mark.parametrize(("multiplier", "bins", "delta"), [(1.5, 2000, 1e-10), (2.0, 1000, 1e-14), (1.2, 4096, 1e-10)])
 def test_numbers_of_many_bins_are_upper_bounds_of_no_stated_precision(multiplier, bins, delta):
-    """The atoms of a law are too few for them: the first states 0.0993, where the oracle has 0.0882."""
     accountant = uncorrelated(multiplier, bins, "zero-out")
     claimed = accountant.epsilon(delta)
     assert not accountant.tight(delta)
@@ -356,7 +276,6 @@ def test_numbers_of_many_bins_are_upper_bounds_of_no_stated_precision(multiplier
 
 @pytest.mark.parametrize(("rho", "multiplier"), [(0.05, 0.5), (0.3, 0.3), (0.3, 0.668)])
 def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
-    """Two bins of a replaced record are exactly Gaussian; the figure of 16 bins is by Monte Carlo."""
     exact = gaussian.epsilon_from_mu(math.sqrt(2 * (1 + rho)) / multiplier, 1e-5)
     assert exact <= BallsInBinsGaussian(multiplier, 2, ((2, rho),), "replace-one").epsilon(1e-5) <= exact * 1.02
     sixteen = BallsInBinsGaussian(0.5, 16, ((16, 0.05),), "zero-out")
@@ -366,7 +285,7 @@ def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
 
 @given(
     40, shift=st.floats(0.05, 4), bins=st.integers(1, 9), epsilon=st.floats(0, 12),
-    adjacency=st.sampled_from(ADJACENCIES),
+    adjacency=st.sampled_from(ADJACENCIES)
 )  # fmt: skip
 def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     epsilons = np.array([epsilon])
@@ -382,7 +301,6 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
 
 @given(40, shift=st.floats(0.1, 6), epsilon=st.floats(0, 20))
 def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
-    """One bin; two bins of a replaced record. From below, and within 2 % where delta is not next to nothing."""
     for bins, way, mu in ((1, "kept", shift), (1, "lost", shift), (2, "replaced", math.sqrt(2) * shift)):
         exact, below = gaussian.delta_from_mu(mu, epsilon), oracle.allocation_delta(shift, bins, epsilon, way, 400)
         assert below <= exact * (1 + 1e-9)
@@ -392,7 +310,6 @@ def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
 
 @given(60, seed=st.integers(0, 9999), shift=st.floats(0.3, 3), weight=st.sampled_from([0.0, 1.0, 20.0]))
 def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
-    """Hockey sticks of all levels only grow, and the mean stays."""
     rng = np.random.default_rng(seed)
     law = random_allocation._single_atoms(shift, weight)
     values, mass = np.add.outer(law[0], law[0]).ravel(), np.multiply.outer(law[1], law[1]).ravel()
@@ -405,8 +322,7 @@ def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
 
 
 def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
-    graph = mfdl.graphs.load("ring:n=3")
-    dynamics = dynamics_on(graph, 0.1)
+    dynamics = dynamics_on(mfdl.graphs.load("ring:n=3"), 0.1)
     secret, common = mfdl.BallsInBins(2, 4), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     fresh = mfdl.account(mfdl.algorithms.dp_dsgd(dynamics, secret), mfdl.Privacy(**common), noise_std=2.0)
     encoder = mfdl.factorization.encoders.Toeplitz([1.0, 0.5], 8)

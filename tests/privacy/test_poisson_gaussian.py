@@ -91,10 +91,9 @@ def test_one_step_is_the_integral_of_its_densities(s, q, adjacency, epsilon):
 
 @given(
     40, s=MULTIPLIERS, q=RATES, epsilon=st.floats(0, 3), replaced=st.booleans(),
-    norms=st.tuples(st.floats(0, 1), st.floats(0, 1)), angle=st.floats(0, 2 * math.pi),
+    norms=st.tuples(st.floats(0, 1), st.floats(0, 1)), angle=st.floats(0, 2 * math.pi)
 )  # fmt: skip
 def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replaced, norms, angle):
-    """Any two clipped gradients, at any angle, where a record is replaced; one against none where it vanishes."""
     edges, _ = line(s, 402)
     first = norms[0] * np.array([1.0, 0.0])
     second = norms[1] * np.array([math.cos(angle), math.sin(angle)]) * replaced
@@ -110,7 +109,6 @@ def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replac
 
 @given(30, s=st.floats(0.5, 3), q=RATES, adjacency=ADJACENCIES, epsilon=st.floats(0, 4), steps=st.integers(2, 3))
 def test_steps_compose_as_products_of_densities(s, q, adjacency, epsilon, steps):
-    """The first steps in cells of a grid, which loses no more than the steps; the last in closed form after each."""
     true = composed(s, q, adjacency, epsilon, steps, points={2: 9601, 3: 601}[steps])
     curve = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
     assert curve >= true * (1 - 1e-9) - 1e-14
@@ -131,18 +129,16 @@ def composed(s, q, adjacency, epsilon, steps, points):
 
 
 def test_three_steps_that_a_grid_of_densities_gets_wrong():
-    """By midpoints, 151 a step: 0.000469."""
     curve = PoissonGaussian(0.5, 1 / 64, 3, "zero-out").delta(2.0)
     assert composed(0.5, 1 / 64, "zero-out", 2.0, 3, points=1201) <= curve <= 0.00046642
 
 
 @given(
     30, s=st.floats(0.5, 3), q=RATES, epsilon=st.floats(0, 3), replaced=st.booleans(), cut=st.floats(-2, 2),
-    later=st.tuples(*[st.floats(-1, 1)] * 4),
+    later=st.tuples(*[st.floats(-1, 1)] * 4)
 )  # fmt: skip
 @pytest.mark.slow
 def test_a_gradient_chosen_from_what_was_seen_loses_no_more(s, q, epsilon, replaced, cut, later):
-    """The second step's gradients follow the first output, with the record, and without it or with another instead."""
     edges, _ = line(s, 802)
     middles = (edges[1:] + edges[:-1]) / 2
     chosen = [np.where(middles < cut, low, high) for low, high in (later[:2], later[2:])]  # by the cell of the first
@@ -169,20 +165,17 @@ def lower_losses(s, q, adjacency, width):
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize(("s", "q", "steps"), [(0.8, 0.05, 8), (2.0, 0.4, 16)])
 def test_many_steps_lie_close_above_a_lower_bound(adjacency, s, q, steps):
-    """The lower bound composes losses rounded down, by convolution without Fourier transforms."""
     width, epsilon = 0.01, 1.0
     true = 0.0
     for mass, start in lower_losses(s, q, adjacency, width):
         composed = functools.reduce(np.convolve, [mass] * steps)
         losses = (np.arange(composed.size) + start * steps) * width
         true = max(true, float(composed @ np.clip(-np.expm1(epsilon - losses), 0, None)))
-    curve = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
-    assert true <= curve <= true * 1.3
+    assert true <= PoissonGaussian(s, q, steps, adjacency).delta(epsilon) <= true * 1.3
 
 
 @given(40, s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, order=st.integers(2, 6))
 def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
-    """Both directions; exact where a record vanishes."""
     (bound,) = PoissonGaussian(s, q, 3, adjacency).renyi_divergences(np.array([float(order)]))
     values, grid = [], np.linspace(-1 - 9 * s * order, 1 + 9 * s * order, 20001)
     for pair in NEIGHBOURS[adjacency]:
@@ -197,7 +190,7 @@ def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
 @pytest.mark.slow
 @given(
     6, s=st.floats(0.3, 20), q=st.floats(1e-4, 0.99), steps=st.integers(1, 2000), adjacency=ADJACENCIES,
-    log_delta=st.floats(-12, -0.5),
+    log_delta=st.floats(-12, -0.5)
 )  # fmt: skip
 def test_the_least_bound_is_stated_and_sampling_never_costs(s, q, steps, adjacency, log_delta):
     bound, delta = PoissonGaussian(s, q, steps, adjacency), 10.0**log_delta
@@ -212,7 +205,7 @@ def test_the_least_bound_is_stated_and_sampling_never_costs(s, q, steps, adjacen
 @pytest.mark.slow
 @given(
     30, s=st.floats(0.4, 5), q=st.floats(0.01, 0.5), steps=st.integers(1, 300), adjacency=ADJACENCIES,
-    more=st.floats(1.2, 3), change=st.sampled_from(["noise", "rate", "steps", "delta", "adjacency"]),
+    more=st.floats(1.2, 3), change=st.sampled_from(["noise", "rate", "steps", "delta", "adjacency"])
 )  # fmt: skip
 def test_more_noise_and_fewer_draws_lose_less(s, q, steps, adjacency, more, change):
     delta = 1e-5
@@ -233,29 +226,16 @@ def test_at_rate_one_it_is_the_gaussian_with_the_factor_two_of_replace_one(adjac
     assert curve == pytest.approx(gaussian.epsilon_from_mu(shift * 2 / 1.5, 1e-5), rel=1e-4)
 
 
-def test_no_noise_loses_everything():
-    bound = PoissonGaussian(0.0, 0.01, 10, "zero-out")
-    assert bound.epsilon(1e-5) == bound.loss_epsilon(1e-5) == bound.renyi_epsilon(0.5) == math.inf
-    assert bound.delta(100.0) == 1.0
-
-
 @pytest.mark.parametrize("s", [1e-300, 1e-3, 0.02, 1e3, 1e6, 1e300])
 @pytest.mark.parametrize("q", [1e-9, 0.5, 1 - 1e-9])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_extreme_noise_and_rates_have_numbers(s, q, adjacency):
-    """Of one step without sampling's help nothing is lost more than by the Gaussian; by much noise, hardly anything."""
     bound = PoissonGaussian(s, q, 10, adjacency)
     epsilon = bound.epsilon(1e-5)
     assert 0 <= epsilon <= bound.public_epsilon(1e-5)
-    least = one_step_by_cdf(s, q, adjacency, 0.0)
+    least = q * (2 * stats.norm.cdf((2 if adjacency == "replace-one" else 1) / (2 * s)) - 1)  # half their distance
     assert bound.delta(0.0) >= least * (1 - 1e-9)
     assert epsilon > 0 or least <= 1e-5
-
-
-def one_step_by_cdf(s, q, adjacency, epsilon):
-    """delta of one step at epsilon = 0: half the distance of the densities."""
-    assert epsilon == 0
-    return q * (2 * stats.norm.cdf((2 if adjacency == "replace-one" else 1) / (2 * s)) - 1)
 
 
 def test_a_delta_that_floating_point_cannot_tell_is_left_to_renyi():
@@ -267,7 +247,6 @@ def test_a_delta_that_floating_point_cannot_tell_is_left_to_renyi():
 
 @given(10, seed=st.integers(0, 99), steps=st.sampled_from([2, 8, 64]), size=st.integers(2, 40))
 def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, steps, size):
-    """dp-accounting's convolution against integers: weights of 2^-20 have exact powers."""
     weights = np.random.default_rng(seed).multinomial(2**20, np.ones(size) / size)
     exact = functools.reduce(np.convolve, [np.array([int(w) for w in weights], dtype=object)] * steps)
     start, convolved = common.self_convolve(weights / 2**20, steps)
@@ -277,41 +256,15 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
     assert error <= poisson_gaussian.ERROR * steps / 10
 
 
-@pytest.mark.slow
-@given(
-    2, epsilon=st.floats(0.3, 12), log_delta=st.floats(-7, -3), adjacency=ADJACENCIES, q=st.sampled_from([0.02, 0.3])
-)
-def test_calibrated_noise_never_overshoots_and_wastes_little(epsilon, log_delta, adjacency, q):
-    delta, steps = 10.0**log_delta, 50
-    curve = PoissonGaussian(1.0, q, steps, adjacency)
-    least = curve.least_multiplier(epsilon, delta)
-    assert curve.at(least).epsilon(delta) <= epsilon
-    assert curve.at(least * (1 - 1e-3)).epsilon(delta) > epsilon
-    by_renyi = curve.least_multiplier(epsilon, delta, by="renyi")
-    assert curve.at(by_renyi).renyi_epsilon(delta) <= epsilon
-    assert by_renyi >= least * (1 - 1e-3)
-
-
-def test_directions_differ_and_the_larger_counts():
-    """The loss of a record that appears is at most -log(1 - q), that of one that vanishes has no bound."""
-    grid, step = line(0.8, 40001)
-    p, r = (density(grid, m, 0.3, 0.8) * step for m in (1.0, 0.0))
-    gone, new = hockey_stick(p, r, 0.4), hockey_stick(r, p, 0.4)
-    assert gone > 0.01 > new == 0
-    assert PoissonGaussian(0.8, 0.3, 1, "zero-out").delta(0.4) >= gone
-
-
 @each(
     "given, match",
     ({"noise_multiplier": -1.0}, "noise_multiplier"), ({"rate": 1.0}, "rate"), ({"rate": 0.0}, "rate"),
-    ({"steps": 0}, "steps"), ({"adjacency": "other"}, "adjacency"),
+    ({"steps": 0}, "steps"), ({"adjacency": "other"}, "adjacency")
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(given, match):
     fields = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 3, "adjacency": "zero-out"}
     refuses(match, PoissonGaussian, **{**fields, **given})
-
-
-def test_targets_out_of_range_are_refused():
-    curve, target = PoissonGaussian(1.0, 0.1, 2, "zero-out"), {"epsilon": 1.0, "delta": 1e-5}
     for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"by": "moments"}):
-        refuses(next(iter(wrong)), curve.least_multiplier, **{**target, **wrong})
+        refuses(
+            next(iter(wrong)), PoissonGaussian(**fields).least_multiplier, **{"epsilon": 1.0, "delta": 1e-5, **wrong}
+        )

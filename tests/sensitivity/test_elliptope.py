@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.linalg
 from numpy.testing import assert_allclose
 from vocabulary import each, given, refuses, st
 
@@ -41,8 +42,7 @@ def random_grams(seed, count, size, rank, spread=0.0):
 @given(40, C=integer_encoders())
 def test_upper_never_below_and_lower_never_above_the_semidefinite_program(C):
     X = gram(C)
-    reference = elliptope_reference(X)
-    value = maximise(X[None])
+    reference, value = elliptope_reference(X), maximise(X[None])
     slack = SOLVER * max(reference, 1e-3)
     assert value.lower[0] <= value.upper[0]
     assert value.upper[0] >= reference - slack
@@ -109,29 +109,20 @@ def test_sign_consistency_needs_the_right_spanning_forest():
     assert not certified_upper_bound(frustrated[None])[1][0]
 
 
-def test_two_blocks_that_do_not_touch_are_each_sign_consistent():
-    X = np.zeros((5, 5))
-    X[:2, :2] = [[1, -1], [-1, 1]]
-    X[2:, 2:] = 1.0
-    upper, exact = certified_upper_bound(X[None])
-    assert exact[0]
-    assert_allclose(upper, 13, rtol=1e-14)
-
-
-def test_signs_travel_along_a_path_whatever_the_order_of_the_steps():
-    X = 2.0 * np.eye(4)
+def test_signs_travel_along_paths_and_in_blocks_whatever_the_order_of_the_steps():
+    blocks, path = scipy.linalg.block_diag([[1, -1], [-1, 1]], np.ones((3, 3))), 2.0 * np.eye(4)
     for s, t, link in ((0, 3, -1.0), (3, 2, 0.5), (2, 1, 0.25)):
-        X[s, t] = X[t, s] = link
-    upper, exact = certified_upper_bound(X[None])
-    assert exact[0]
-    assert_allclose(upper, 11.5, rtol=1e-14)
+        path[s, t] = path[t, s] = link
+    for X, value in ((blocks, 13), (path, 11.5)):
+        upper, exact = certified_upper_bound(X[None])
+        assert exact[0]
+        assert_allclose(upper, value, rtol=1e-14)
 
 
 @given(30, C=integer_encoders(), proposal=st.lists(st.integers(-5, 60), min_size=6, max_size=6))
 def test_any_proposal_is_raised_until_it_is_feasible(C, proposal):
     X = gram(C)
-    lam = np.array(proposal[: len(X)], dtype=float)
-    truth = maximise(X[None])
+    lam, truth = np.array(proposal[: len(X)], dtype=float), maximise(X[None])
     raised = elliptope._certify(X[None], lam[None], np.zeros((1, len(X))))[0]
     scaled = elliptope.scale_to_feasible(X[None], np.maximum(lam, 0.0)[None])[0]
     for weights in (raised, scaled):
@@ -146,8 +137,7 @@ def test_entry_error_covers_every_matrix_within_it(C, shift):
     offset = np.array(shift[: k * k], dtype=float).reshape(k, k) / 100
     offset = (offset + offset.T) / 2
     seen, error = (truth + offset)[None], np.abs(offset)[None] + 1e-15
-    exact = maximise(truth[None])
-    value = maximise(seen, error)
+    exact, value = maximise(truth[None]), maximise(seen, error)
     assert value.upper[0] >= exact.lower[0]
     assert value.lower[0] <= exact.upper[0]
     assert certified_upper_bound(seen, error)[0][0] >= exact.lower[0]

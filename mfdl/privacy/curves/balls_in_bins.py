@@ -127,8 +127,6 @@ class BallsInBinsGaussian(LossCurve):
             least = self.chain.least_multiplier(least, self.adjacency, epsilon, delta)
         return least
 
-    # ---- composition -----------------------------------------------------------------------------------------
-
     @property
     def fits(self) -> bool:
         return self._hulls[0].fits
@@ -145,8 +143,6 @@ class BallsInBinsGaussian(LossCurve):
             )
         best = min(self._hulls, key=lambda hull: hull.epsilon(delta))  # bound
         return best.losses(law_tail(check.open_unit(delta=delta)), interval)
-
-    # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
         words = "an upper bound of no stated precision", "at most 2 % above the exact value if all bins weigh the same"
@@ -247,7 +243,6 @@ class Hull:
 
     @property
     def _shifts(self) -> tuple[float, float]:
-        """Shifts of all bins together and of each, over the std of the noise."""
         rho = max(self.rho, FAINT) if self.rho else 0.0  # M may be raised, and its grid cannot hold less
         return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
 
@@ -332,8 +327,7 @@ def _replaced_curve(shift: float, bins: int, above: FloatArray, unsampled: Float
 
 def _both_sides(curve: FloatArray, other: FloatArray, above: FloatArray) -> FloatArray:
     """delta at epsilons of either sign from those >= 0, by delta_PQ(-e) = 1 - e^-e (1 - delta_QP(e))."""
-    below = -np.expm1(-above[1:]) + np.exp(-above[1:]) * other[1:]
-    return np.concatenate([below[::-1], curve])
+    return np.concatenate([(-np.expm1(-above[1:]) + np.exp(-above[1:]) * other[1:])[::-1], curve])
 
 
 def _connected(deltas: FloatArray, interval: float, last: int) -> Any:
@@ -341,8 +335,7 @@ def _connected(deltas: FloatArray, interval: float, last: int) -> Any:
     from dp_accounting.pld import pld_pmf
 
     at = np.concatenate([[0.0], np.exp(interval * np.arange(-last, last + 1))])
-    convex = _convex_below(at, np.concatenate([[1.0], deltas]))
-    falling = np.minimum.accumulate(np.clip(convex[1:], 0.0, 1.0))
+    falling = np.minimum.accumulate(np.clip(_convex_below(at, np.concatenate([[1.0], deltas]))[1:], 0.0, 1.0))
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, falling)
 
 
@@ -377,10 +370,7 @@ MARGIN = 1e-7  # what entries are to be above M, for rounding of the search
 
 
 def chain_above(M: FloatArray) -> BinChain | None:
-    """A chain that is at least M over max M_rr; None where the hull of M is as close, or for more than `MOST_BINS`.
-
-    Cost: 0.3 s for 16 bins.
-    """
+    """A chain that is at least M over max M_rr; None where the hull of M is as close, or for more than `MOST_BINS`."""
     scaled = np.maximum(M, M.T) / float(M.diagonal().max())
     bins = len(scaled)
     off = scaled[~np.eye(bins, dtype=bool)]
@@ -425,7 +415,6 @@ class _Search:
         return np.asarray(solution.x)
 
     def excess(self, x: FloatArray) -> float:
-        """How far the sum of all entries is above that of M, relative, once the chain is raised to be above M."""
         chain = self.chain(x)
         return float(chain.gram.sum() * chain.shortfall(self.M) / self.M.sum()) - 1
 
@@ -437,8 +426,7 @@ class _Search:
         if link is None:
             far = (float(np.mean(np.diagonal(self.M, 2))) if self.bins > 2 else 0.0) - least
             link = float(np.clip(far / near, 0.05, 0.95)) if near > 0 else 0.5
-        left = np.sqrt(np.maximum(d - shared**2, 0.01))
-        links = np.full(self.bins - 1, link)
+        left, links = np.sqrt(np.maximum(d - shared**2, 0.01)), np.full(self.bins - 1, link)
         if not self.carries:
             return np.concatenate([shared, 0.9 * left, links])
         carried = np.full(self.bins - 1, float(np.clip(near / 0.7, 0.05, 0.8)))
@@ -464,13 +452,11 @@ class _Search:
         return float(self.entries(x)[self.rows, self.columns].sum())
 
     def above(self, x: FloatArray) -> FloatArray:
-        """Entries less M, then what is left of the diagonal: >= 0."""
         X = self.entries(x)
         off = (X - self.M)[self.rows, self.columns] - MARGIN
         return np.concatenate([off, self.M.diagonal() - X.diagonal() - self.least_own])
 
     def moved(self, x: FloatArray) -> FloatArray:
-        """Derivatives of the entries by each number, shape (numbers, b, b)."""
         f, u, c, T, K = self.parts(x)
         unit, KT = np.eye(self.bins), K @ T.T
         halves = [
@@ -492,9 +478,7 @@ class _Search:
         return np.concatenate([moved[:, self.rows, self.columns].T, -moved[:, at, at].T])
 
     def chain(self, x: FloatArray) -> BinChain:
-        """The chain of these numbers; what is left of the diagonal is each bin's own."""
-        inside = np.clip(x, *np.array(self.bounds()).T)
-        f, u, c, T, K = self.parts(inside)
+        f, u, c, T, K = self.parts(np.clip(x, *np.array(self.bounds()).T))
         alone = np.maximum(self.M.diagonal() - (np.outer(f, f) + T @ K @ T.T).diagonal(), self.least_own)
         t = np.diag(T, -1) * (np.diag(T, -1) > SLIGHTLY)
         return BinChain(tuple(f * (f > FAINT_SHARE)), tuple(u), tuple(c), tuple(alone), tuple(t))

@@ -119,8 +119,6 @@ class PrivacyCurve(abc.ABC):
     else:
         bound, runs = "upper", 1
 
-    # ---- numbers -----------------------------------------------------------------------------------------
-
     @property
     @abc.abstractmethod
     def public_mu(self) -> float:
@@ -136,8 +134,7 @@ class PrivacyCurve(abc.ABC):
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The largest true positive rate at a false positive rate in (0, 1), rounded up. Cost: 30 times `delta`."""
-        rate = check.open_unit(false_positive_rate=false_positive_rate)
-        return true_positive_rate(self.delta, rate)
+        return true_positive_rate(self.delta, check.open_unit(false_positive_rate=false_positive_rate))
 
     def dp_event(self) -> DpEvent:
         """The curve as an event of dp-accounting; see `Guarantee.dp_event`."""
@@ -151,10 +148,7 @@ class PrivacyCurve(abc.ABC):
         return np.asarray(orders) * (self.public_mu * self.public_mu / 2 * UP)
 
     def renyi_epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1) by Renyi divergences of `RENYI_ORDERS`; inf where there are none.
-
-        Source: the conversion of Canonne, Kamath, Steinke, arXiv:2004.00010, Proposition 12.
-        """
+        """An epsilon at this delta by Renyi divergences of `RENYI_ORDERS` (arXiv:2004.00010, Proposition 12)."""
         orders, lost = RENYI_ORDERS, self.renyi_divergences(RENYI_ORDERS)
         converted = lost + np.log1p(-1 / orders) - np.log(check.open_unit(delta=delta) * orders) / (orders - 1)
         return max(0.0, float(np.min(converted, where=~np.isnan(converted), initial=math.inf)))
@@ -166,8 +160,6 @@ class PrivacyCurve(abc.ABC):
     def public_delta(self, epsilon: float) -> float:
         """delta of the same noise with public batches."""
         return gaussian.delta_from_mu(self.public_mu, epsilon)
-
-    # ---- the noise -----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def at(self, noise_multiplier: float) -> Self:
@@ -184,8 +176,6 @@ class PrivacyCurve(abc.ABC):
         """The curve for another try of calibration: itself, or with fresh samples."""
         return self
 
-    # ---- composition -----------------------------------------------------------------------------------------
-
     @abc.abstractmethod
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
         """Certified curves of the runs, as they compose. Raises: UnsupportedMechanism: the curve does not compose."""
@@ -193,8 +183,6 @@ class PrivacyCurve(abc.ABC):
     @abc.abstractmethod
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
         """The curve of all runs of both, with independent noise and batches; raises where they do not compose."""
-
-    # ---- words and files -------------------------------------------------------------------------------------
 
     @property
     def bound_in_words(self) -> str:

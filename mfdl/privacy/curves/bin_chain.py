@@ -87,19 +87,16 @@ class BinChain:
 
     @functools.cached_property
     def mixing(self) -> FloatArray:
-        """T, shape (b, b)."""
         return np.asarray(np.eye(self.bins) + np.diag(self.carried, -1))
 
     @functools.cached_property
     def covariance(self) -> FloatArray:
-        """K, shape (b, b)."""
         u = np.array(self.spread)
         logs = np.concatenate([[0.0], np.cumsum(np.log(self.links))])
         return np.asarray(np.outer(u, u) * np.exp(-np.abs(logs[:, None] - logs)))
 
     @property
     def gram(self) -> FloatArray:
-        """M', shape (b, b)."""
         T = self.mixing
         return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.alone))
 
@@ -108,8 +105,6 @@ class BinChain:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(M > 0, M / self.gram, 0.0)
         return max(1.0, float(ratios.max()))
-
-    # ---- numbers -----------------------------------------------------------------------------------------
 
     def delta(self, noise_multiplier: float, adjacency: str, epsilon: float) -> float:
         """A delta at this epsilon >= 0, at least the true one."""
@@ -141,8 +136,6 @@ class BinChain:
         """The least noise multiplier up to `known`, to `PRECISION`, at which (epsilon, delta) is certified.
 
         The direction that loses more at `known` is searched, and both only if the other one loses more at its answer.
-
-        Cost: some ten laws, half of them on coarse grids: 4 s of CPU for 16 bins, 25 s if states are carried.
         """
 
         def excess(multiplier: float, fine: int, ways: Sequence[str]) -> float:
@@ -168,10 +161,7 @@ class BinChain:
         return known
 
     def hockey_stick(self, noise_multiplier: float, way: str, epsilon: float, points: Resolution) -> float:
-        """The divergence of one direction, "kept", "lost" or "replaced", at epsilon >= 0, at least.
-
-        Cost: that of `sum_law`, once for all epsilons of "kept" and of "lost".
-        """
+        """The divergence of one direction, "kept", "lost" or "replaced", at epsilon >= 0, at least."""
         grown, replaced = math.exp(epsilon), way == "replaced"
         law = sum_law(self.times(UP / noise_multiplier**2), way, epsilon if replaced else 0.0, points)
         if way == "lost":
@@ -255,18 +245,13 @@ class SumLaw:
 
 @functools.lru_cache(maxsize=64)
 def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
-    """The law of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
-
-    Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications; where states are
-        carried, bins * (states of z) * (states of X)^2 * 2 sums^2.
-    """
+    """The law of the sum over all bins, noise of std 1; epsilon counts for "replaced" only."""
     walk = _Walk(chain, way, math.exp(epsilon) if way == "replaced" else 0.0, points)
     with threadpool_limits(1):  # the matrices are small
         for r in range(walk.bins):
             walk.move(r)
             walk.add(r)
-    mass = walk.mass.sum(axis=0) * walk.inflation
-    return SumLaw(walk.grid, mass, walk.cut * walk.inflation * walk.most_ripple)
+    return SumLaw(walk.grid, walk.mass.sum(axis=0) * walk.inflation, walk.cut * walk.inflation * walk.most_ripple)
 
 
 class _Walk:
@@ -295,8 +280,6 @@ class _Walk:
         self.mass = law[:, None]
         self.widths = self._widths()
         self.logs = np.zeros(0)
-
-    # ---- states ------------------------------------------------------------------------------------------
 
     def _widths(self) -> FloatArray:
         """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
@@ -330,8 +313,6 @@ class _Walk:
         else:
             mass = np.matmul(law.T, mass)
         self.logs, self.mass, self.x = logs.ravel(), mass.reshape(-1, self.grid.size), nodes
-
-    # ---- sums --------------------------------------------------------------------------------------------
 
     def add(self, r: int) -> None:
         """L_r: its log on an even grid, by spreads that preserve the mean, and the sum on its next grid."""
@@ -398,8 +379,7 @@ class _Walk:
         std, mean, bottom = math.sqrt(float(np.expm1(so_far).sum())), float(r + 1), 0.0
         if self.lost:  # what is beyond the top is never below what is asked for
             even = np.linspace(max(0.0, mean - 8 * std), min(mean + 5 * std, self.top), 2 * count // 3)
-            least = -self.root * (self.root / 2 + 4)
-            logs = np.exp(np.linspace(least, math.log(self.top), count - even.size))
+            logs = np.exp(np.linspace(-self.root * (self.root / 2 + 4), math.log(self.top), count - even.size))
             return np.unique(np.concatenate([[0.0], even, logs]))
         scale = std / 2
         if self.way == "replaced":
@@ -433,8 +413,7 @@ class _Sums:
         sums = before[:, None] + values
         if raised:
             sums += raised * (np.abs(before)[:, None] + np.abs(values))
-        excess = np.maximum(sums - grid[-1], 0.0)
-        sums = np.clip(sums, grid[0], grid[-1])
+        excess, sums = np.maximum(sums - grid[-1], 0.0), np.clip(sums, grid[0], grid[-1])
         at = np.clip(np.searchsorted(grid, sums.ravel(), side="right").reshape(sums.shape) - 1, 0, grid.size - 2)
         right = np.clip((sums - grid[at]) / (grid[at + 1] - grid[at]), 0.0, 1.0)
         return _Sums(np.stack([at, at + 1], axis=-1).astype(np.int32), right, excess, grid.size)

@@ -114,8 +114,6 @@ class Composed(PrivacyCurve):
         require_same_adjacency(*curves)
         object.__setattr__(self, "curves", (*self.secret_runs, *self.public_runs))  # their order does not matter
 
-    # ---- its runs ------------------------------------------------------------------------------------------
-
     @property
     def secret_runs(self) -> tuple[LossCurve, ...]:
         return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
@@ -145,8 +143,6 @@ class Composed(PrivacyCurve):
     def public_mu(self) -> float:
         return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret_runs)])
 
-    # ---- numbers -------------------------------------------------------------------------------------------
-
     def epsilon(self, delta: float) -> float:
         public, slack = self.public_epsilon(delta), self._slack
         if math.isinf(public):
@@ -174,8 +170,6 @@ class Composed(PrivacyCurve):
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
         return Composed((*self.curves, *other.certified_runs()))
-
-    # ---- words and files -----------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
         public = f", and runs of mu {rounded_up(self.other_mu, 4)} with public batches" if self.other_mu else ""

@@ -129,9 +129,8 @@ class MonteCarloCurve(PrivacyCurve):
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
         """To about `PRECISION`, by samples of its own. Cost: some ten evaluations of all samples."""
         certified = self.certified.least_multiplier(epsilon, delta, by)
-        if delta < LEAST_DELTA or epsilon > LARGEST_EPSILON:
-            return certified
-        return _least(self.at(certified), epsilon, delta)
+        beyond = delta < LEAST_DELTA or epsilon > LARGEST_EPSILON
+        return certified if beyond else _least(self.at(certified), epsilon, delta)
 
     def retried(self) -> MonteCarloCurve:
         """Fresh samples, and half the failure probability."""
@@ -142,8 +141,6 @@ class MonteCarloCurve(PrivacyCurve):
 
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
         return self.certified.composed_with(other)
-
-    # ---- words and files -----------------------------------------------------------------------------------
 
     @property
     def bound_in_words(self) -> str:
@@ -164,8 +161,6 @@ class MonteCarloCurve(PrivacyCurve):
     def to_dict(self) -> dict[str, Any]:
         sampling = dataclasses.asdict(self.sampling)
         return {**self.certified.to_dict(), "gram": json_value(self.gram), "sampling": sampling, "trial": self.trial}
-
-    # ---- one direction -----------------------------------------------------------------------------------
 
     @property
     def _ways(self) -> tuple[str, ...]:
@@ -207,11 +202,9 @@ class MonteCarloCurve(PrivacyCurve):
         return high
 
     def searched(self, epsilon: float, delta: float) -> float:
-        """log of the bound over the delta wanted, by samples that nothing is stated by."""
         worst = 0.0
         for way in self._ways:
-            pair, rng = _pair(self), _generator(self, "search")
-            count = self.sampling.samples
+            pair, rng, count = _pair(self), _generator(self, "search"), self.sampling.samples
             mixture = pair.mixture(way, epsilon, count, self._failure, rng)
             draws = pair.draws(way, mixture, min(count, SEARCH), rng)
             worst = max(worst, draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), self._failure, count))
@@ -219,7 +212,6 @@ class MonteCarloCurve(PrivacyCurve):
 
 
 def normalized(M: FloatArray) -> tuple[tuple[float, ...], ...]:
-    """M over its largest entry, no entry too small: what `MonteCarloCurve` takes."""
     scaled = np.minimum(1.0, np.maximum(M, M.T) / float(M.max()))
     return tuple(tuple(float(x) for x in row) for row in scaled)
 
@@ -289,8 +281,7 @@ class Pair:
                 f"{float(M.max()):g}; take what is certified (BallsInBinsGaussian)."
             )
         raised = M * (1 + RAISED) + RAISED * float(M.max())
-        least = float(np.linalg.eigvalsh(raised)[0])
-        values, vectors = np.linalg.eigh(raised + max(0.0, -least) * np.eye(len(M)))
+        values, vectors = np.linalg.eigh(raised + max(0.0, -float(np.linalg.eigvalsh(raised)[0])) * np.eye(len(M)))
         means = vectors * np.sqrt(np.clip(values, 0.0, None))
         return Pair(means @ means.T, means)
 
@@ -308,14 +299,12 @@ class Pair:
             return np.asarray(np.exp(along - t * t * norms / 2).mean(axis=1))
 
     def draws(self, direction: str, mixture: Mixture, count: int, rng: np.random.Generator) -> Draws:
-        size = len(self.gram)
-        parts = np.array(mixture.shifts)
+        size, parts = len(self.gram), np.array(mixture.shifts)
         chunks: list[tuple[FloatArray, ...]] = []
         for start in range(0, count, CHUNK):
             n = min(CHUNK, count - start)
             t, c = parts[rng.choice(len(parts), size=n, p=mixture.weights)].T
-            bins = rng.integers(size, size=n)
-            x = rng.standard_normal((n, size)) @ self.means.T
+            bins, x = rng.integers(size, size=n), rng.standard_normal((n, size)) @ self.means.T
             x += (t * (1 - c))[:, None] * self.gram[bins] + np.outer(t * c, self.gram.mean(axis=0))
             chunks.append((*self._sides(direction, x), self.mixed(x, mixture)))
         a, b, density = (np.concatenate(part) for part in zip(*chunks, strict=True))
@@ -330,8 +319,6 @@ class Pair:
             S = np.exp(x - self.squares / 2).mean(axis=1)
             opposite = np.exp(-x - self.squares / 2).mean(axis=1) if direction == "replaced" else np.ones_like(S)
         return (opposite, S) if direction == "lost" else (S, opposite)
-
-    # ---- range -------------------------------------------------------------------------------------------
 
     def bounded(self, direction: str, epsilon: float) -> tuple[float, float]:
         """The part (t, c) whose range is least."""
@@ -363,8 +350,6 @@ class Pair:
             if w > 0
         )
         return math.exp(min(700.0, min(each)))
-
-    # ---- mixtures ----------------------------------------------------------------------------------------
 
     def mixture(self, direction: str, epsilon: float, count: int, failure: float, rng: np.random.Generator) -> Mixture:
         """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else."""
@@ -409,7 +394,6 @@ class Pair:
         return min(mixtures, key=lambda bounded: bounded[0])[1]  # bound
 
     def _candidates(self, direction: str, epsilon: float) -> list[tuple[float, float]]:
-        """Shifts to where what is asked about begins, and halfway there."""
         if direction == "lost":
             rows = self.gram.mean(axis=0)
             far = _zero(lambda t: float(np.logaddexp.reduce(-t * rows)) - math.log(len(rows)) + epsilon)

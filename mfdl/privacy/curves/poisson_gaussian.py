@@ -77,8 +77,6 @@ class PoissonGaussian(LossCurve):
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    # ---- the least of all bounds ---------------------------------------------------------------------------------
-
     def epsilon(self, delta: float) -> float:
         """Cost: a second the first time, for imports too, then milliseconds."""
         return min(bound(delta) for bound in (self.loss_epsilon, self.renyi_epsilon, self.public_epsilon))
@@ -112,8 +110,6 @@ class PoissonGaussian(LossCurve):
     def remark(self, delta: float) -> str:
         return f"Renyi accounting gives {rounded_up(self.renyi_epsilon(delta), 4)}"
 
-    # ---- as a part of a product -----------------------------------------------------------------------------------
-
     @property
     def fits(self) -> bool:
         return FITS[0] <= self.noise_multiplier <= FITS[1]
@@ -131,8 +127,6 @@ class PoissonGaussian(LossCurve):
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         return _on_grid(self, interval or self.interval)
 
-    # ---- each of them --------------------------------------------------------------------------------------------
-
     def loss_epsilon(self, delta: float, grid: int = GRID) -> float:
         """An epsilon by the privacy loss distribution; inf where floating point cannot tell so small a delta."""
         delta = check.open_unit(delta=delta)
@@ -144,7 +138,7 @@ class PoissonGaussian(LossCurve):
         """Renyi divergences of all steps: exact but for rounding up at integer orders, upper bounds between them.
 
         Between integer orders (order - 1) D is convex, so its chord is above it; under replace-one D is a bound by
-        the pair without the record. Never above those with public batches, which answer for orders above `MOST`.
+        the pair without the record. Never above those with public batches.
         Source: Mironov, Talwar, Zhang, arXiv:1908.10530, Theorem 5 and Section 3.3 for one step.
         """
         orders = np.asarray(orders, dtype=np.float64)
@@ -175,7 +169,6 @@ class PoissonGaussian(LossCurve):
 @functools.lru_cache(maxsize=64)
 def _least(curve: PoissonGaussian, epsilon: float, delta: float, by: str) -> float:
     def excess(multiplier: float, grid: int) -> float:
-        """log of the epsilon that is certified over the target."""
         tried = curve.at(multiplier)
         least = tried.loss_epsilon(delta, grid) if by == "tightest" else math.inf
         if math.isinf(least):  # of a delta that floating point cannot tell, too
@@ -191,7 +184,6 @@ def _least(curve: PoissonGaussian, epsilon: float, delta: float, by: str) -> flo
 
 @functools.lru_cache(maxsize=32)
 def _losses(curve: PoissonGaussian, grid: int) -> PrivacyLossDistribution | None:
-    """Losses of all steps; None where dp-accounting cannot make them."""
     try:
         return _on_grid(curve, _range(curve) / grid)
     except (ValueError, ArithmeticError):

@@ -80,8 +80,6 @@ class ProductGaussian(LossCurve):
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    # ---- numbers -----------------------------------------------------------------------------------------
-
     @property
     def public_mu(self) -> float:
         return public_mu(self.adjacency, self.noise_multiplier) * self.public_sensitivity * UP
@@ -101,8 +99,6 @@ class ProductGaussian(LossCurve):
     def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
         return _least(self.at(1.0), epsilon, delta)
 
-    # ---- composition -----------------------------------------------------------------------------------------
-
     @property
     def fits(self) -> bool:
         return self.noise_multiplier > 0 and all(part.fits for part in self._scaled)
@@ -116,8 +112,7 @@ class ProductGaussian(LossCurve):
     def interval(self) -> float:
         """The finest discretization of its parts, unless losses of all of them would not fit into memory."""
         finest = min(part.interval for part in self._scaled)
-        reach = self.public_mu * (self.public_mu + 20)
-        return max(finest, 2.0 ** math.ceil(math.log2(reach / MOST_POINTS)))
+        return max(finest, 2.0 ** math.ceil(math.log2(self.public_mu * (self.public_mu + 20) / MOST_POINTS)))
 
     @property
     def coarsest(self) -> float:
@@ -129,8 +124,6 @@ class ProductGaussian(LossCurve):
     @property
     def _scaled(self) -> tuple[LossCurve, ...]:
         return tuple(part.at(part.noise_multiplier * self.noise_multiplier / UP) for part in self.parts)
-
-    # ---- words and files -----------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
         return f"an upper bound; with public batches epsilon is {rounded_up(self.public_epsilon(delta), 4)}"
@@ -225,8 +218,6 @@ class LeastCurve(LossCurve):
             bound.least_multiplier(epsilon, delta, by) / bound.noise_multiplier * UP * UP for bound in self.bounds
         )
 
-    # ---- composition -----------------------------------------------------------------------------------------
-
     @property
     def fits(self) -> bool:
         return any(bound.fits for bound in self._scaled)
@@ -250,8 +241,6 @@ class LeastCurve(LossCurve):
     @property
     def _scaled(self) -> tuple[LossCurve, ...]:
         return tuple(bound.at(bound.noise_multiplier * self.noise_multiplier / UP) for bound in self.bounds)
-
-    # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
         return self._best(delta).remark(delta)

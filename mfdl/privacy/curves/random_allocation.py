@@ -84,8 +84,7 @@ class _Law:
     def beyond(self, points: FloatArray) -> FloatArray:
         """E (w - k)_+ at points k, at least: linear in k between the points of the grid."""
         at = np.cumsum(np.cumsum(self.mass[::-1]))[::-1] * self.step  # of k one step below each point
-        grid = self.values
-        rising = np.concatenate([at[1:], [0.0]])
+        grid, rising = self.values, np.concatenate([at[1:], [0.0]])
         before = rising[0] + (grid[0] - points) * self.mass.sum()
         beyond = np.where(points < grid[0], before, np.interp(points, grid, rising))
         reach = np.maximum(grid[-1] - points, 0.0) + self.step
@@ -205,8 +204,7 @@ def kept_curve(shift: float, bins: int, epsilons: FloatArray, tail: float) -> Fl
 
 def replaced_curve(shift: float, bins: int, epsilons: FloatArray, tail: float, most: int = MOST // 8) -> FloatArray:
     """delta of P against P', the same both ways, at epsilons >= 0, at least, shape (epsilons,)."""
-    points = _points(shift, tail, most)
-    deltas = np.empty(epsilons.size)
+    points, deltas = _points(shift, tail, most), np.empty(epsilons.size)
     for i, grown in enumerate(np.exp(epsilons)):
         law = _summed_laws(_single_law(shift, float(grown), tail, points), bins, tail, points)
         deltas[i] = (law.beyond(np.zeros(1))[0] + law.above) / bins
@@ -251,8 +249,7 @@ def epsilon_at(shift: float, bins: int, doubled: bool, delta: float, most: float
 @functools.lru_cache(maxsize=4096)
 def delta_at(shift: float, bins: int, doubled: bool, epsilon: float) -> float:
     """delta at one epsilon >= 0, of both directions the larger."""
-    at = np.array([epsilon])
-    return float((replaced_deltas if doubled else kept_deltas)(shift, bins, at).max())
+    return float((replaced_deltas if doubled else kept_deltas)(shift, bins, np.array([epsilon])).max())
 
 
 def kept_deltas(shift: float, bins: int, epsilons: FloatArray) -> FloatArray:
@@ -294,8 +291,7 @@ def _single_atoms(shift: float, weight: float) -> Atoms:
     half, edges = shift * shift / 2, np.concatenate([[-np.inf], x, [np.inf]])
     values, mass, moment, lowest = np.exp(shift * x - half), between(edges, 0.0), between(edges, shift), 0.0
     if weight:  # raised to the lowest value
-        down = weight * between(edges, -shift)
-        values = values - weight * np.exp(-shift * x - half)
+        down, values = weight * between(edges, -shift), values - weight * np.exp(-shift * x - half)
         lowest, mass, moment = mass[0], mass[1:], (moment - down + MEANS * (moment + down))[1:]
     else:
         values = np.concatenate([[0.0], values])
@@ -342,8 +338,7 @@ def _resolved(a: Atoms, b: Atoms) -> tuple[float, float]:
     first = np.searchsorted(np.cumsum(masses[upwards]), NEGLIGIBLE)
     highs, masses = highs[downwards], masses[downwards]
     excess = np.cumsum(masses * highs) - highs * np.cumsum(masses)  # E (w - h)_+ at each of the highs
-    last = int(np.flatnonzero(excess <= NEGLIGIBLE).max(initial=0))
-    return float(lows[upwards[first]]), float(highs[last])
+    return float(lows[upwards[first]]), float(highs[int(np.flatnonzero(excess <= NEGLIGIBLE).max(initial=0))])
 
 
 def _grouped(values: FloatArray, mass: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
