@@ -1,9 +1,11 @@
-"""Views, workloads, error Grams and noise, written out as dense arrays block by block.
+"""Views, workloads, error Grams and noise, written out as dense arrays block by block, or over the rationals.
 
-Nothing is shared with `mfdl.trust` or `mfdl.privacy`. Masks follow the table of trust models: message
-(r, v) is the one of v in round r, gradient and noise columns are time-major. Sizes: (rounds n) x (T n) arrays.
-Workloads and noise are written from the definitions: block (t, s) of the workload is W_{t-1} ... W_s, and the noising
-matrix holds C_u^-1 of every node. They take (T n)^2 numbers: keep T n below a few hundred.
+Nothing is shared with `mfdl.trust`, `mfdl.privacy`, `mfdl.operators` or the executor. Message (r, v) is the one of v in
+round r, gradient and noise columns are time-major; arrays take (T n)^2 numbers: keep T n below a few hundred.
+
+Over the rationals (python-flint) rank, leaks and Gram come without rounding. An algorithm is written from its maps
+alone, round after round: m = P s + Q g + R e and s' = K m + F s + J g + L e. Floats are the binary fractions that they
+are. Sizes: some ten rows and columns.
 """
 
 from __future__ import annotations
@@ -86,12 +88,10 @@ def pairwise_factor(edges: Sequence[tuple[int, int]], num_nodes: int, local: flo
 
 
 def node_columns(matrix: FloatArray, node: int, num_nodes: int) -> FloatArray:
-    """The columns of one node, in time order."""
     return matrix[:, node::num_nodes]
 
 
 def without_noise(B: FloatArray, known: Collection[int]) -> FloatArray:
-    """B with the known columns zero."""
     out = B.copy()
     out[:, sorted(known)] = 0.0
     return out
@@ -174,12 +174,10 @@ Mask = NDArray[np.bool_]
 
 
 def rational(matrix: FloatArray) -> Rational:
-    """The rational numbers that the floats are."""
     return [[Fraction(float(x)) for x in row] for row in matrix]
 
 
 def to_float(matrix: Rational) -> FloatArray:
-    """Nearest floats."""
     return np.array([[float(x) for x in row] for row in matrix])
 
 
@@ -261,14 +259,12 @@ class ExactRun:
 def exact_run(algorithm: LinearAlgorithm, reactions: FloatArray | None = None) -> ExactRun:
     """Messages and models as exact combinations of gradients and base noise; start models removed.
 
-    Args:
-        reactions: r, shape (T, n): the gradient of node u at step t is r[t, u] times its model, plus a part of its own
-            (the column); default none. Gradients that react so are adaptive in the simplest way.
+    Args: reactions: r, shape (T, n): the gradient of node u at step t is r[t, u] times its model, plus a part of its
+        own (the column); default none.
     """
     T, n = algorithm.num_steps, algorithm.num_nodes
-    N = np.hstack(
-        [np.zeros((algorithm.noise.shape[0], T * n)), algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))]
-    )
+    noising = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+    N = np.hstack([np.zeros((len(noising), T * n)), noising])
     slots, width = len(N) // T, N.shape[1]
     M = flint_matrix(rational(algorithm.model_from_state.toarray()))
     state = flint.fmpq_mat(M.ncols(), width)
