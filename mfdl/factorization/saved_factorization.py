@@ -62,8 +62,7 @@ class SavedFactorization:
     def encoder(self) -> FloatArray | Encoder:
         """Of noise over time: C, shape (T, T) or (n, T, T), or an encoder with structure."""
         solved: Any = self.factorization
-        encoder: FloatArray | Encoder = solved.encoder
-        return encoder
+        return solved.encoder
 
 
 def save(

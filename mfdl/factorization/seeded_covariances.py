@@ -47,9 +47,7 @@ class SpatialFactorization(Certified):
 
     Attributes:
         private_variance: s, of the noise each node keeps to itself.
-        groups: the nodes of each seed, as indices.
-        parts: R_k, shape (|group k|, |group k|), in the order of the group.
-        covariance: R = s I + sum_k R_k, shape (n, n).
+        groups: the nodes of each seed, as indices; parts: R_k, shape (|group k|, |group k|), in the order of the group.
         max_inverse_diagonal: r; for every coalition of `coalition_size` nodes, with the seeds it holds taken out of R,
             [R^-1]_ii <= r at all other nodes i.
         coalition_size: q; 0 is an eavesdropper who holds no seed.
@@ -85,10 +83,9 @@ class SpatialFactorization(Certified):
 
     def shifted(self, k: int) -> SpatialFactorization:
         """As for `Certified`; the objective of independent noise too."""
-        if self.independent_objective is None:
-            return super().shifted(k)
+        alone = self.independent_objective
         return dataclasses.replace(
-            super().shifted(k), independent_objective=objective_in_range(self.independent_objective, k)
+            super().shifted(k), independent_objective=None if alone is None else objective_in_range(alone, k)
         )
 
     def with_all_shared(self) -> SpatialFactorization:
@@ -143,7 +140,6 @@ def optimal_covariance(
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy, of the extra `testing`).
-        progress: True, False or "auto" (see `mfdl.progress`).
 
     Returns: SpatialFactorization; look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
@@ -189,7 +185,6 @@ class Seeds:
 
     @property
     def default_tolerance(self) -> float:
-        """See the function of that name."""
         return default_tolerance(self.groups, self.coalition_size)
 
 
@@ -303,9 +298,8 @@ def node_gram(dynamics: Dynamics, horizon: int, counted_models: str, weights: Er
     check.integer_at_least(1, horizon=horizon)
     first = float(np.ravel(dynamics.learning_rate)[0])
     one_rate = dataclasses.replace(dynamics, learning_rate=first) if horizon == 1 else dynamics
-    return NoiseObjective(
-        one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models
-    ).over_nodes()
+    counted = NoiseObjective(one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models)
+    return counted.over_nodes()
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:
