@@ -323,11 +323,6 @@ def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(g
     assert max(0.0, true) - 1e-12 <= connectivity <= max(0.0, true) + 1e-14
 
 
-def test_a_cut_vertex_leaves_no_connectivity():
-    assert algebraic_connectivity_after_deletion("path:n=5", 1) == 0
-    assert algebraic_connectivity_after_deletion("path:n=5", 0) == pytest.approx(2 - 2 * math.cos(math.pi / 5))
-
-
 def test_inverse_diagonal_against_the_dense_inverse(monkeypatch):
     rng = np.random.default_rng(0)
     M = rng.standard_normal((6, 6))
