@@ -161,9 +161,8 @@ def test_node_problems_add_up():
         alone = FactorizationProblem(H, part.classes())
         assert_allclose(of_node.objective, alone.objective(of_node.gram), rtol=1e-12)
         assert_allclose(of_node.objective, factorization.solve_problem(alone).objective, rtol=2e-4)
-    assert_allclose(solution.objective, sum(of_node.objective for of_node in solution.nodes))
-    assert_allclose(solution.lower_bound, sum(of_node.lower_bound for of_node in solution.nodes))
-    assert solution.iterations == sum(of_node.iterations for of_node in solution.nodes)
+    for name in ("objective", "lower_bound", "iterations"):
+        assert_allclose(getattr(solution, name), sum(getattr(of_node, name) for of_node in solution.nodes))
     assert solution.status == "optimal"
     assert 0 <= solution.gap <= 1e-4
     assert_allclose(solution.sensitivity, 1, rtol=1e-12)
@@ -279,7 +278,7 @@ def test_a_loss_beyond_float64_is_refused(solve):
         refuses("beyond float64.*take smaller error", solve, SMALL, Cyclic(4, 1), weights=ErrorWeights([weight] * 4))
 
 
-RING_DYNAMICS, PART = dynamics_on("ring:n=5", 0.5), Cyclic(2, 3)
+RING_DYNAMICS, PART, RELEASED = dynamics_on("ring:n=5", 0.5), Cyclic(2, 3), ErrorWeights("released:last")
 
 
 @given(
@@ -313,10 +312,8 @@ def test_the_largest_error_is_less_than_that_of_the_best_sum(weights):
     assert best.objective < judged.objective
     noise = algorithms.mf_dsgd(RING_DYNAMICS, PART, best.encoder).noise
     w = weights.weights_by_step(6)
-    errors = [
-        NoiseObjective(RING_DYNAMICS, 6, ErrorWeights(row, curvature=weights.curvature)).noise_error(noise).value
-        for row in np.diag(w)
-    ]
+    alone = [ErrorWeights(row, curvature=weights.curvature) for row in np.diag(w)]
+    errors = [NoiseObjective(RING_DYNAMICS, 6, one_step).noise_error(noise).value for one_step in alone]
     assert_allclose(max(errors), best.objective, rtol=1e-6)
 
 
@@ -340,10 +337,7 @@ def test_mechanisms_and_files(tmp_path):
     (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximal"), "did you mean 'maximum'"),
     (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", probes=Probes()), "neither probes"),
     (lambda: factorization.factorize(RING_DYNAMICS, PART, measure="maximum", solver="autodiff"), "by solver='dense'"),
-    (
-        lambda: factorization.maximum_problem(RING_DYNAMICS, PART, weights=ErrorWeights("released:last")),
-        "count one released model",
-    ),
+    (lambda: factorization.maximum_problem(RING_DYNAMICS, PART, weights=RELEASED), "count one released model"),
     (lambda: NoiseObjective(RING_DYNAMICS, 513).over_each_step(), "512 steps at most, got 513"),
     (lambda: FactorizeConfig(mechanism="kronecker", measure="maximum"), "its objective is a sum"),
     (lambda: FactorizeConfig(solver="toeplitz", measure="maximum"), "is for --solver dense"),

@@ -180,7 +180,6 @@ def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
 
 
 def test_who_stays_loses_more_without_the_noise_of_a_node_that_left():
-    """Node 3 of a ring of 6 leaves after its first message; the others go on by the weights of the path they form."""
     n, rounds, left = 6, 4, 3
     whole = metropolis_hastings(f"ring:n={n}")
     rest = np.eye(n)

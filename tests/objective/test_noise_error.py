@@ -201,7 +201,6 @@ def every_round(algorithm, **changes):
 
 @pytest.mark.parametrize("change", ["rates", "weights", "divisors", "noise", "memory", "own noise", "on messages"])
 def test_the_maps_decide_where_dynamics_says_otherwise(change):
-    """Another rate, matrix or divisor than in the rounds, or a map that plain gossip has not, is noticed."""
     W = gossip.metropolis_hastings("ring:n=4")
     algorithm = algorithms.decor(Dynamics(W, [0.5, 0.25]), Cyclic(1, 2))
     other = {

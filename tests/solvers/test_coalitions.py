@@ -134,7 +134,6 @@ def test_the_conic_method_agrees_and_certifies_itself(problem):
 
 @given(80, data=st.data(), problem=problems(max_size=4, ridges=(1.0, 1e-2, 0.0)))
 def test_no_weights_and_vectors_give_a_bound_above_a_feasible_loss(data, problem):
-    """Whatever lam and y are, also far from the optimum: integers, and those of other noise."""
     assume(problem.blocks.constrained.any())
     block_of, node_of = np.nonzero(problem.blocks.constrained)
     J = len(block_of)
@@ -166,7 +165,6 @@ def test_the_bound_needs_every_group_and_the_private_noise():
 
 @given(80, data=st.data(), problem=problems())
 def test_the_kept_constraints_are_all_that_matter(data, problem):
-    """The largest left side over blocks is that over all subsets, though repeated and implied ones are dropped."""
     s, parts = data.draw(noises(problem))
     parts = [part + 0.5 * np.eye(len(part)) for part in parts]
     worst = coalition_inverse_diagonal(s, parts, problem.groups, problem.size, problem.coalition_size)
@@ -197,7 +195,6 @@ def test_an_exposed_node_is_one_whose_seeds_are_all_known(graph_size, q, data):
     100, data=st.data(), groups=st.sampled_from([((0, 1, 2),), ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2), (0, 1, 2))])
 )
 def test_left_sides_are_rounded_up(data, groups):
-    """Against exact arithmetic on the same floating-point parts, scales from 1e-9 to 1e9."""
     problem = CoalitionProblem(np.eye(3), groups, 0)
     s, parts = data.draw(noises(problem, exponents=(-9, -5, 0, 5, 9)))
     M = [[Fraction(s) * int(i == j) for j in range(3)] for i in range(3)]

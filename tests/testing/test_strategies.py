@@ -59,6 +59,7 @@ TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
 record = Cyclic(epochs=2, period=1)
 algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
+REPLACED = {"adjacency": "replace-one", "clip_norm": 0.5, "dimension": 1}
 few = 40
 
 
@@ -92,11 +93,7 @@ def test_the_page_has_a_row_for_every_strategy():
     (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
     (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
     (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
-    (
-        gradient_differences(record, 2, adjacency="replace-one", clip_norm=0.5, dimension=1),
-        lambda D: np.abs(D).sum() == 2,
-        "[[1], [0], [1], [0]]",
-    ),
+    (gradient_differences(record, 2, **REPLACED), lambda D: np.abs(D).sum() == 2, "[[1], [0], [1], [0]]"),
     (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "Colluding(colluders=[0, 1])"),
     (
         linear_algorithms(["decor"], varying=False),
@@ -208,7 +205,6 @@ def test_gossip_is_as_asked(gossip_matrix):
 
 @pytest.mark.slow
 def test_both_extremes_of_decor_and_covariances_are_drawn():
-    """Without private noise, and with private noise alone."""
     for name in ("decor", "spatial"):
         of = linear_algorithms([name], 1, 1, min_nodes=2, max_nodes=3, varying=False)
         alone = smallest(of, lambda algorithm: set(_holding(algorithm)) == {1})
@@ -304,9 +300,7 @@ def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
 @given(8, case=factorizations(max_size=3, kinds=["given"]))
 def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
     posed, factorization = case
-    assert factorization.lower_bound <= optimal_loss_reference(posed) * (
-        1 + 1e-5
-    )  # the reference solver's own accuracy
+    assert factorization.lower_bound <= optimal_loss_reference(posed) * (1 + 1e-5)  # the reference's own accuracy
 
 
 def test_factorizations_are_of_the_kind_asked_for():
@@ -331,7 +325,6 @@ def test_gradient_differences_stay_in_reach_of_one_record(part, n, adjacency, cl
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_extreme_points_are_drawn(adjacency):
-    """Every row of full length, opposite signs included: 2 clip_norm under replace-one."""
     of = gradient_differences(record, 1, adjacency=adjacency, clip_norm=1.0, dimension=1, victim=0)
     shift = SHIFT[adjacency]
     for sign in (1, -1):
@@ -357,10 +350,8 @@ def test_mechanisms_meet_their_target_and_no_less(mechanism):
     assert mechanism.guarantee.adjacency in ADJACENCIES
     target = min((0.5, 1.0, 2.0), key=lambda mu: abs(mu - mechanism.guarantee.mu))
     assert target * (1 - 1e-14) <= mechanism.guarantee.mu <= target
-    reach = (
-        Fraction(mechanism.guarantee.sensitivity) * SHIFT[mechanism.guarantee.adjacency] * Fraction(mechanism.clip_norm)
-    )
-    assert Fraction(target) * Fraction(mechanism.noise_std) >= reach
+    shift = SHIFT[mechanism.guarantee.adjacency] * Fraction(mechanism.clip_norm)
+    assert Fraction(target) * Fraction(mechanism.noise_std) >= Fraction(mechanism.guarantee.sensitivity) * shift
     if isinstance(mechanism.algorithm.noise, IndependentNoise):  # C = I: one record moves `epochs` unit columns
         assert_allclose(mechanism.guarantee.sensitivity, math.sqrt(mechanism.algorithm.participation.epochs), rtol=1e-9)
 
