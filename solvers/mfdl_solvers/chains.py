@@ -1,9 +1,9 @@
 """The heaviest steps some gap apart, and at most k of them, in O(T) memory.
 
 The best sum of weights, and of links between neighbours, over steps `gap` or more apart is a dynamic program over the
-last step, and for at most k steps one over their number too, in k passes. Where these are too many, a price p >= 0 for
-each step bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its
-value where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
+last step, and for at most k steps one over their number too. Where these are too many, a price p >= 0 for each step
+bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its value
+where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
 
 Of uses whose sums agree within `SAME` the first is taken, so that the steps do not depend on rounding.
 """

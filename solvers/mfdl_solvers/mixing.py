@@ -145,14 +145,13 @@ class _Edges:
 
 
 def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
-    """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively.
-
-    Beyond MAX_EDGES within COARSE, or what ROUNDS reach.
+    """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively; beyond
+    MAX_EDGES within COARSE, or what ROUNDS reach.
 
     Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
     Raises: ProblemError: beyond, on graphs that mix so slowly that Lanczos fails.
-    Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two
-        runs of Lanczos, memory O(MODES (m + n)).
+    Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two runs of
+        Lanczos, memory O(MODES (m + n)).
     """
     graph = _Edges(edges, num_nodes)
     if graph.m > MAX_EDGES:
@@ -274,10 +273,8 @@ class _Modulus:
 
 
 class _PrimalDual:
-    """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro.
-
-    (w, s) are inside their constraints always; multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their
-    equations in the end.
+    """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro: (w, s) inside their constraints always,
+    multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their equations in the end.
     """
 
     def __init__(self, graph: _Edges) -> None:
@@ -389,9 +386,8 @@ def _longest(matrices: list[Array], steps: list[Array], *vectors: tuple[Array, A
 
 
 class _NoiseLeft:
-    """sum_i g(lambda_i), which is a barrier of its own.
-
-    1 / (1 - x^N) is the mean of 1 / (1 - zeta x) over the N-th roots of unity zeta, N = 2 K.
+    """sum_i g(lambda_i), a barrier of its own: 1 / (1 - x^N) is the mean of 1 / (1 - zeta x) over the N-th roots of
+    unity zeta, N = 2 K.
     """
 
     def __init__(self, graph: _Edges, N: int) -> None:

@@ -40,9 +40,8 @@ PROBES, BINS = 24, 64
 
 
 def lower_bound(cost: ModeCost, patterns: Spaced, encoder: Encoder) -> float:
-    """No C costs less at unit sensitivity.
+    """No C costs less at unit sensitivity; weighted by a good `encoder` where there is one use only.
 
-    Args: encoder: a good one, by which single steps are weighted where there is one use only.
     Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
     """
     bound = weights_bound(cost, patterns, np.ones(cost.size))
@@ -152,7 +151,6 @@ class Form:
             "banded-inverse" (C^-1 banded).
         bandwidth: diagonals of C, or of C^-1; default as many as uses are apart for "toeplitz", else at most 32.
         buffers: exponentials of a buffered one.
-
     Raises: ProblemError: another name, numbers below 1.
     """
 
@@ -192,7 +190,6 @@ def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
     """The best encoder of a form, as far as the search can tell (status "stationary"), and a bound on all others.
-
     Raises: as `best_encoder`.
     """
     began = time.perf_counter()
@@ -203,8 +200,8 @@ def best(
 def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> SearchedEncoder:
     """The encoder of `best` alone, of any scale, without the cost of a bound.
 
-    Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
-        VARYING forms alone take.
+    Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change, but for VARYING
+        forms.
     """
     if not cost.by_age and form.name not in VARYING:
         raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
@@ -224,10 +221,8 @@ def evaluate(
 
 
 def objective(cost: ModeCost, encoder: Encoder) -> float:
-    """tr(H C^-1 C^-T).
-
-    Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
-        MAX_COLUMNS steps.
+    """tr(H C^-1 C^-T). Raises: ProblemError: more than MAX_COLUMNS steps, unless C or C^-1 is banded, or Toeplitz at
+    rates that do not change.
     """
     if cost.by_age and (series := encoder.noise_series()) is not None:
         return cost.series_objective(series)[0]

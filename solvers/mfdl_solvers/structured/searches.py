@@ -159,9 +159,8 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
 def _search(
     loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
 ) -> tuple[Array, int]:
-    """The best coefficients begin * exp(knots (x - 1)) for any x over knots, the first coefficient kept.
-
-    x begins at 1, for the first step of the search is a share of its size.
+    """The best coefficients begin * exp(knots (x - 1)) for any x over knots from 1 (the first step of the search is a
+    share of its size), the first coefficient kept.
     """
     if begin.size == 1:
         return begin, 0
@@ -232,9 +231,8 @@ MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the 
 
 
 def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> SearchedEncoder:
-    """C with `bandwidth` diagonals, at most as many as uses are apart; the search begins at the best Toeplitz one.
-
-    Raises: ProblemError: a wider band.
+    """C with `bandwidth` diagonals, at most as many as uses are apart, from the best Toeplitz one. Raises:
+    ProblemError: a wider band.
     """
     T, width = cost.size, min(bandwidth, cost.size)
     if width > patterns.gap:
@@ -362,7 +360,7 @@ def _inverse_squared(bands: Array, weights: Array) -> tuple[Array, Array]:
 def best_banded_inverse(
     cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500
 ) -> SearchedEncoder:
-    """C^-1 with `bandwidth` diagonals; the search begins at the best Toeplitz one.
+    """C^-1 with `bandwidth` diagonals, from the best Toeplitz one.
 
     Raises: ProblemError: uses that are not periodic, or too many classes of steps for O(T bandwidth gap) a step.
     """
