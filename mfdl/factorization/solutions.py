@@ -1,6 +1,5 @@
-"""Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`).
-
-They are kept in memory, and in a folder that several processes may share, where every file is written whole.
+"""Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`): in
+memory, and in a folder that several processes may share, where every file is written whole.
 """
 
 from __future__ import annotations
