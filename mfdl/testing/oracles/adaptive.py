@@ -1,12 +1,12 @@
 """What hidden messages give away when gradients react to them: small scalar runs, integrated numerically.
 
-Gradients react to the part of the model that the attacker does not see. Out: total variation and delta(epsilon) between
-the two worlds, each with an error. Nothing is Gaussian here, so no formula of the library is used.
+Gradients react to the part of the model that the attacker does not see: total variation and delta(epsilon) between the
+two worlds, each with an error. Nothing is Gaussian here, so no formula of the library is used.
 
 Dimension one, start 0. In step t node j sends m_j = theta_j + g_j + z_j, then theta = W m. The attacker sees the
 messages of the nodes it gives weight to and knows its own; H are the other nodes. Of theta_j it knows all but the
-hidden part h_j = sum over k in H of W[j, k] m_k, so what it learns from step t is h_j + g_j(h_j) + z_j for the nodes
-it sees, while the messages of H are a Markov chain. The density of all it sees is a product of small matrices.
+hidden part h_j = sum over k in H of W[j, k] m_k, so what it learns from step t is h_j + g_j(h_j) + z_j for the nodes it
+sees, while the messages of H are a Markov chain. The density of all it sees is a product of small matrices.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class Integral(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reaction:
-    """The gradient of a node at the hidden part h of its model: clip(slope h + offset, -clip, clip).
-
-    What the attacker knows of the model is known to it in the gradient too: `offset` stands for it.
+    """The gradient of a node at the hidden part h of its model: clip(slope h + offset, -clip, clip); `offset` also
+    stands for what the attacker knows of the model.
 
     >>> Reaction(2.0, offset=-0.5, clip=1.0)(np.array([0.0, 0.5, 3.0]))
     array([-0.5,  0.5,  1. ])
@@ -69,7 +68,6 @@ class ReactingRun:
         pattern: the steps in which the record adds record_shift to the victim's gradient.
         record_shift, noise_std: Delta and nu.
         resolution: grid points in one noise_std; a fraction of it where three or four messages can tell anything.
-
     Raises: InvalidInput: a size, node or step out of range; more than four telling messages.
     """
 
@@ -201,9 +199,8 @@ def adaptive_total_variation(run: ReactingRun) -> Integral:
 
 
 def adaptive_delta(weights: FloatArray, epsilon: float, **run: Any) -> Integral:
-    """delta(epsilon) between what the attacker sees with and without the record, the larger of both directions.
-
-    Arguments, errors and cost as in `adaptive_total_variation`, which is the case epsilon = 0.
+    """delta(epsilon), the larger of both directions; for all else see `adaptive_total_variation`, the case epsilon =
+    0.
     """
     return _hockey_stick(ReactingRun(weights, **run), epsilon)
 
@@ -221,9 +218,8 @@ def _hockey_stick(run: ReactingRun, epsilon: float) -> Integral:
 
 
 def _positive_part(values: FloatArray, steps: list[float]) -> float:
-    """Integral of max(f, 0) over a grid: plain sums, and f linear between points along the axis that f crosses 0 on.
-
-    A plain sum is exact to rounding but for the kink at f = 0; the axis is the one on which the kink costs most.
+    """Integral of max(f, 0) over a grid: plain sums, exact to rounding but for the kink at f = 0, and f linear between
+    points along the axis on which the kink costs most.
     """
     cost = []
     for axis, step in enumerate(steps):

@@ -49,9 +49,8 @@ NOISES = ("independent", "local", "shared")
 def build_algorithm(
     name: str, dynamics: Dynamics, participation: Participation, seed: int = 0, **parameters: Any
 ) -> LinearAlgorithm:
-    """An algorithm of `ALL_NAMES`.
-
-    Args: seed: of the random encoders and covariance; parameters: of the builder, instead.
+    """An algorithm of `ALL_NAMES`, of the `seed` of its random encoders and covariance, or of the builder's
+    `parameters`.
     """
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
@@ -81,8 +80,7 @@ def linear_algorithms(
 
     Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl`, `JOINT_NAMES` and
     `FORM_NAMES` take constant symmetric gossip, `two-hop-dsgd` constant gossip. Parameters are drawn, and may be
-    extreme: DECOR without private noise, a covariance that is singular, seeds of any groups. So a loss may be infinite
-    under any trust model.
+    extreme (DECOR without private noise, a singular covariance, seeds of any groups), so a loss may be infinite.
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
@@ -251,9 +249,8 @@ def random_encoder(rng: np.random.Generator, num_steps: int, num_nodes: int | No
 def factorization_problems(
     draw: st.DrawFn, max_size: int = 6, *, ridges: Sequence[float] = (1.0, 1e-2, 1e-6, 0.0)
 ) -> FactorizationProblem:
-    """H = B^T B + ridge I with B of integers and of any rank (never zero), and any class labels.
-
-    The ridges 1e-6 and 0 give nearly singular and, when B has few rows, singular H.
+    """H = B^T B + ridge I with B of integers and of any rank (never zero), and any class labels; at ridges of 1e-6 and
+    0 nearly singular and singular H.
     """
     T = draw(st.integers(1, max_size))
     B = draw(integer_arrays(3, draw(st.integers(1, T)), T))
@@ -303,12 +300,8 @@ def participations(
     disjoint: bool = False,
     schemes: Sequence[str] = SCHEMES,
 ) -> Participation:
-    """Any of the given schemes, on 1 to `max_steps` steps, or on exactly `num_steps`.
-
-    With `disjoint` the patterns always partition the steps; otherwise explicit patterns may overlap and may
-    leave steps out.
-
-    Raises: InvalidInput: an unknown scheme, or one of `OVERLAPPING` with `disjoint`.
+    """Any of the given schemes, on 1 to `max_steps` steps, or on exactly `num_steps`; with `disjoint` the patterns
+    always partition the steps. Raises: InvalidInput: an unknown scheme, or one of `OVERLAPPING` with `disjoint`.
     """
     possible = ALL_SCHEMES if not disjoint else SCHEMES
     why = " for disjoint patterns" if disjoint else ""
@@ -347,11 +340,10 @@ def gradient_differences(
 ) -> FloatArray:
     """G - G' of two neighbouring data sets, shape (T num_nodes, dimension), time-major as everywhere.
 
-    The rows of one node (`victim`, or any) at the steps of one pattern are non-zero or not; all others are zero. Each
-    row is as long as one record can make it, in the direction of an axis or of a Pythagorean pair and with any sign,
-    or a fraction of that, or zero. It shrinks to zero.
+    The rows of one node (`victim`, or any) at the steps of one pattern are as long as one record can make them (never
+    longer, in exact arithmetic), in the direction of an axis or of a Pythagorean pair and with any sign, or a fraction
+    of that, or zero; all others are zero. It shrinks to zero.
 
-    Guarantees: no row is longer than `record_shift(adjacency, clip_norm)`, in exact arithmetic.
     Raises: InvalidInput: unknown adjacency, clip_norm not > 0, no node or dimension, an unknown victim.
     """
     n, d = integer_at_least(1, num_nodes=num_nodes), integer_at_least(1, dimension=dimension)

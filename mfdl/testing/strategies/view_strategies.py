@@ -65,8 +65,8 @@ def views(
     """Views of the given kinds, of `VIEW_KINDS`: O = A G + B Z with 1 to `max_rows` rows and small integers.
 
     Up to `max_nodes` nodes own the columns of A, time-major. B has at most one column more than rows. The arrays are
-    `view.dense_gradients_by_time()` and `view.dense_noise()`; entries of independent rows are at most `largest`, those
-    of rows that depend on them at most `max_rows * largest^2`, plus `largest` where they leak.
+    `view.dense_gradients_by_time()` and `view.dense_noise()`; entries of independent rows are at most `largest`, others
+    at most `max_rows * largest^2`, plus `largest` where they leak.
 
     Raises: InvalidInput: an unknown kind, or `rank-deficient` with `max_rows` below 2.
     """
