@@ -87,9 +87,7 @@ class BallsInBinsFactorization:
 
     @property
     def root_error_bound(self) -> float:
-        """At noise_std, of every encoder whose bins are correlated no more than those of `encoder`; of a form with
-        structure, of every one with M_rr <= 1.
-        """
+        """At noise_std, of every encoder whose bins are correlated no more; of a form, of every one with M_rr <= 1."""
         return self.noise_std * math.sqrt(self.best.lower_bound)
 
 

@@ -112,9 +112,7 @@ def factorize_nodes(
 @storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassFactorizations(NodeFactorizations):
-    """One factorization per class of nodes: `nodes[labels[u]]`, labels from 0, shape (n,), is that of node u, at the
-    sum of its class's Grams.
-    """
+    """One factorization per class of nodes: `nodes[labels[u]]`, labels of shape (n,), is that of node u."""
 
     labels: NDArray[np.intp]
 

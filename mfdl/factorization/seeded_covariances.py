@@ -158,9 +158,7 @@ def optimal_covariance(
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
-    """Who holds which seed, and what the noise must withstand: `groups`, `coalition_size`, `private` and
-    `max_inverse_diagonal` as for `optimal_covariance`.
-    """
+    """Who holds which seed, and what the noise must withstand, as for `optimal_covariance`."""
 
     groups: Sequence[Sequence[int]] | None = None
     coalition_size: int = 0
@@ -312,9 +310,7 @@ def edge_groups(gossip: Gossip) -> tuple[tuple[int, int], ...]:
 
 
 def checked_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
-    """Groups as sorted tuples of distinct indices below n. Raises: InvalidInput: none or an empty one, an index out of
-    range or twice in one.
-    """
+    """Groups as sorted tuples of indices below n. Raises: InvalidInput: an empty one, a bad or repeated index."""
     out = []
     num_nodes = check.integer_at_least(0, num_nodes=num_nodes)
     for number, group in enumerate(check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=groups)):
@@ -352,9 +348,7 @@ def checked_coalition(size: int, n: int) -> int:
 
 
 def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Groups:
-    """Groups from a JSON file: a list of lists of node labels. Raises: InvalidInput: no such file, or a label that is
-    no node.
-    """
+    """Groups from JSON, a list of lists of node labels. Raises: InvalidInput: no such file or node."""
     form = "a JSON list of lists of node labels, e.g. [[0, 1], [1, 2]]"
     path = check.path(path=path)
     try:

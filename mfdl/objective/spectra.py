@@ -108,9 +108,7 @@ class SpectralMeasure:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Modes:
-    """Of one step's averaging: lam: eigenvalues, shape (n,); vectors: U, orthogonal, shape (n, n); root: sqrt(D), shape
-    (n,), all ones for symmetric W.
-    """
+    """Of a step's averaging: lam: eigenvalues; vectors: U, orthogonal; root: sqrt(D), all ones for symmetric W."""
 
     counted: CountedModels
     lam: FloatArray

@@ -104,9 +104,7 @@ def measure_gram(counted: CountedModels, measure: SpectralMeasure) -> FloatArray
 
 
 def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
-    """H_u of the noise of node u, shape (T, T), one at a time; their sum is `over_steps`. Cost: per node T nnz(W) + n
-    T^2.
-    """
+    """H_u of each node's noise, shape (T, T), in turn; their sum is `over_steps`. Cost: each T nnz(W) + n T^2."""
     (_, first), *others = kinds = counted.kinds
     if others:
         factors = [factor for factor, _ in kinds]

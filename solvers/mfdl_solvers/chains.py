@@ -59,10 +59,7 @@ def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float
 
 
 def counted_chain(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
-    """`best_chain` of at most `uses` >= 1 steps, for weights >= 0.
-
-    Cost: O(uses T (1 + len(linked))) time, O(uses T) memory.
-    """
+    """`best_chain` of at most `uses` >= 1 steps, weights >= 0. Cost: O(uses T (1 + len(linked))), memory O(uses T)."""
     T, reach = len(weights), gap + len(linked)
     ending, before = weights, [np.full(T, -1, dtype=np.intp)]  # the same for each number of steps
     for _ in range(1, uses):

@@ -267,9 +267,7 @@ def _positive_definite(matrix: Array, shift: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LocalCovariances(Certified):
-    """S_v, shape (blocks, L, L), or (1, L, L) if the blocks share one; every budget is met up to rounding, the most
-    expensive one exactly.
-    """
+    """S_v, shape (blocks, L, L), or (1, L, L) if blocks share one; budgets met up to rounding, the dearest exactly."""
 
     covariances: Array
 

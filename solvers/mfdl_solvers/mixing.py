@@ -53,10 +53,7 @@ GRID = 2.0**-36  # weights are whole multiples, so that sums of rows and columns
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingWeights:
-    """Weights of edges with a certificate.
-
-    Attributes: weights: w, shape (edges,), >= 0; objective: of these weights; lower_bound: of all weights of the graph.
-    """
+    """Weights w >= 0 of edges, their `objective`, and `lower_bound` on that of all weights of the graph."""
 
     weights: Array
     objective: float
@@ -386,9 +383,7 @@ def _longest(matrices: list[Array], steps: list[Array], *vectors: tuple[Array, A
 
 
 class _NoiseLeft:
-    """sum_i g(lambda_i), a barrier of its own: 1 / (1 - x^N) is the mean of 1 / (1 - zeta x) over the N-th roots of
-    unity zeta, N = 2 K.
-    """
+    """sum_i g(lambda_i), its own barrier; 1 / (1 - x^N) is the mean of 1 / (1 - zeta x), zeta^N = 1, N = 2 K."""
 
     def __init__(self, graph: _Edges, N: int) -> None:
         self.graph, self.N = graph, N

@@ -62,9 +62,7 @@ class PatternSet(abc.ABC):
 
     @abc.abstractmethod
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
-        """The largest sum of weights >= 0, shape (T,), over a pattern, rounded up, and a pattern, or part of one, near
-        it.
-        """
+        """The largest sum of weights >= 0 over a pattern, rounded up, and a pattern, or part of one, near it."""
 
     def patterns(self) -> Iterator[Pattern]:
         """The maximal patterns in turn, each sorted. Raises: NotImplementedError: the set knows no list of them."""
@@ -89,9 +87,7 @@ class PatternSet(abc.ABC):
         return bool(steps.any()) and self.heaviest(steps.astype(np.float64))[0] > 0
 
     def free(self) -> BoolArray:
-        """Entries (s, t), s != t, that no pattern holds, shape (T, T); here by the heaviest pattern for each pair of
-        steps.
-        """
+        """Entries (s, t), s != t, that no pattern holds; here by the heaviest pattern for each pair of steps."""
         return self._apart
 
     @property
@@ -156,9 +152,7 @@ def _window(series: Array, b: int, k: int) -> Array:
 
 
 class Periodic(Spaced):
-    """r, r + b, ..., r + (k - 1) b for each r < b: disjoint patterns of all steps. Raises: ProblemError: T other than k
-    b.
-    """
+    """r, r + b, ..., r + (k - 1) b for each r < b: disjoint, of all steps. Raises: ProblemError: T other than k b."""
 
     kind = PERIODIC
     few = True
@@ -298,9 +292,7 @@ class Separated(Spaced):
 
 
 class OnePerBlock(PatternSet):
-    """One step, any, of each of k consecutive blocks of `length` steps. Raises: ProblemError: k that does not divide
-    T.
-    """
+    """One step of each of k consecutive blocks of `length` steps. Raises: ProblemError: k that does not divide T."""
 
     kind = ONE_PER_BLOCK
 

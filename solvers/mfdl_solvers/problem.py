@@ -272,9 +272,7 @@ class Certified:
         return distance_to_optimum(self.gap)
 
     def shifted(self, k: int) -> Self:
-        """The same, and its parts, for an error Gram 2^k times as large, rounded to the safe side. Raises:
-        ProblemError: an objective beyond float64.
-        """
+        """All of it for an error Gram 2^k times as large, rounded to the safe side. Raises: ProblemError."""
         if not k:
             return self
         objective, bound = objective_in_range(self.objective, k), scaled_down(self.lower_bound, k)

@@ -199,9 +199,7 @@ def adaptive_total_variation(run: ReactingRun) -> Integral:
 
 
 def adaptive_delta(weights: FloatArray, epsilon: float, **run: Any) -> Integral:
-    """delta(epsilon), the larger of both directions; for all else see `adaptive_total_variation`, the case epsilon =
-    0.
-    """
+    """delta(epsilon), the larger of both directions; else as `adaptive_total_variation`, the case epsilon = 0."""
     return _hockey_stick(ReactingRun(weights, **run), epsilon)
 
 
@@ -218,9 +216,7 @@ def _hockey_stick(run: ReactingRun, epsilon: float) -> Integral:
 
 
 def _positive_part(values: FloatArray, steps: list[float]) -> float:
-    """Integral of max(f, 0) over a grid: plain sums, exact to rounding but for the kink at f = 0, and f linear between
-    points along the axis on which the kink costs most.
-    """
+    """Integral of max(f, 0): plain sums, and f linear along the axis on which the kink at f = 0 costs most."""
     cost = []
     for axis, step in enumerate(steps):
         left, right = np.delete(values, -1, axis), np.delete(values, 0, axis)

@@ -169,9 +169,7 @@ def _between(x: FloatArray, mean: float) -> FloatArray:
 
 
 def allocation_delta(shift: float, bins: int, epsilon: float, direction: str, points: int = 1000) -> float:
-    """The hockey stick of a direction: never above the true one, close with many points. Cost: points^2 for each
-    doubling of bins.
-    """
+    """The hockey stick of a direction: never above the true one, close with many points. Cost: log(bins) points^2."""
     grown = math.exp(epsilon)
     values, mass = _atoms(shift, bins, grown if direction == "replaced" else 0.0, points)
     gain = {"kept": values - bins * grown, "lost": bins / grown - values, "replaced": values}[direction]
@@ -187,9 +185,7 @@ def two_bin_delta(M: FloatArray, epsilon: float, way: str, points: int = 401) ->
 def means_delta(
     means: FloatArray, epsilon: float, way: str, points: int = 401, probabilities: FloatArray | None = None
 ) -> float:
-    """The hockey stick of the pair of means m_r, shape (bins, 2), of equal or given `probabilities`, noise of std 1, on
-    a grid.
-    """
+    """The hockey stick of means m_r, shape (bins, 2), and their `probabilities`, noise of std 1, on a grid."""
     drawn = np.full(len(means), 1 / len(means)) if probabilities is None else probabilities
     grid = np.linspace(-9, 9, points)
     x, y = np.meshgrid(grid, grid, indexing="ij")
@@ -271,9 +267,7 @@ def attacked(
 def sampled_delta(
     first: FloatArray, second: FloatArray, probabilities: FloatArray, epsilon: float, samples: int, seed: int
 ) -> tuple[float, float]:
-    """(mean, standard error) of the hockey stick of two mixtures of N(m_S, I), by samples of the first one; means of
-    shape (patterns, dim).
-    """
+    """(mean, standard error) of the hockey stick of two mixtures of N(m_S, I), by samples of the first."""
     rng = np.random.default_rng(seed)
     y = first[rng.choice(len(first), samples, p=probabilities)] + rng.standard_normal((samples, first.shape[1]))
 

@@ -207,9 +207,7 @@ def rows_span(spanning: FloatArray, wanted: FloatArray) -> bool:
 
 
 def exact_leaks(A: Rational, B: Rational) -> list[bool]:
-    """For each column of A whether it lies outside the range of B: whether [B | A], reduced, reaches below the rank of
-    B there.
-    """
+    """For each column of A whether it lies outside the range of B: [B | A], reduced, reaches below the rank of B."""
     reduced, _ = flint_matrix([[*b, *a] for a, b in zip(A, B, strict=True)]).rref()
     beyond = reduced.tolist()[rank(B) :]
     return [any(row[j] != 0 for row in beyond) for j in range(len(B[0]), len(B[0]) + len(A[0]))]

@@ -49,9 +49,7 @@ NOISES = ("independent", "local", "shared")
 def build_algorithm(
     name: str, dynamics: Dynamics, participation: Participation, seed: int = 0, **parameters: Any
 ) -> LinearAlgorithm:
-    """An algorithm of `ALL_NAMES`, of the `seed` of its random encoders and covariance, or of the builder's
-    `parameters`.
-    """
+    """An algorithm of `ALL_NAMES`: of random encoders and covariance by `seed`, or of the builder's `parameters`."""
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
         random = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
@@ -249,9 +247,7 @@ def random_encoder(rng: np.random.Generator, num_steps: int, num_nodes: int | No
 def factorization_problems(
     draw: st.DrawFn, max_size: int = 6, *, ridges: Sequence[float] = (1.0, 1e-2, 1e-6, 0.0)
 ) -> FactorizationProblem:
-    """H = B^T B + ridge I with B of integers and of any rank (never zero), and any class labels; at ridges of 1e-6 and
-    0 nearly singular and singular H.
-    """
+    """H = B^T B + ridge I, B of integers, of any rank, any labels; nearly singular or singular at ridges 1e-6, 0."""
     T = draw(st.integers(1, max_size))
     B = draw(integer_arrays(3, draw(st.integers(1, T)), T))
     if not B.any():

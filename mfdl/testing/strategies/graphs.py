@@ -47,9 +47,7 @@ def connected_graphs(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 8) ->
 def gossip_matrices(
     draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 8, kinds: Sequence[str] = KINDS
 ) -> GossipMatrix:
-    """Strongly connected gossip matrices of the given kinds; `name` holds the kind; of `singular` alone with two nodes
-    at least.
-    """
+    """Strongly connected gossip of the given kinds, which `name` holds; of `singular` alone two nodes at least."""
     kind = draw(st.sampled_from(wanted_names(KINDS, kinds)))
     if kind == "singular" and max_nodes < 2:
         raise InvalidInput("kind 'singular' needs max_nodes >= 2.")

@@ -132,9 +132,7 @@ class Encoder(abc.ABC):
         """factor C, for a factor > 0."""
 
     def leading(self, size: int) -> Encoder:
-        """The first `size` rows and columns, whose noise is that of the first steps. Raises: ProblemError: an unknown
-        structure.
-        """
+        """The first `size` rows and columns, the noise of the first steps. Raises: ProblemError."""
         raise ProblemError(f"{type(self).__name__} cannot be cut to its first steps.")
 
     def dense(self) -> Array:
@@ -192,9 +190,7 @@ class Encoder(abc.ABC):
 
 
 def defect_inflation(defect: float) -> float:
-    """(1 - ||C N - I||)^-2, infinite where nothing bounds the defect below 1: with C N = I + E the exact X of N is
-    between C^T C (1 - ||E||)^2 and C^T C / (1 - ||E||)^2.
-    """
+    """(1 - ||C N - I||)^-2, by which the exact X of N may exceed C^T C; infinite where no defect below 1 is known."""
     return math.inf if not defect < 1 else (1 - defect) ** -2
 
 

@@ -34,9 +34,7 @@ def require_products(products: int) -> None:
 
 
 def from_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
-    """M of a Toeplitz C over `size` steps; infinite where its coefficients are not known or not bounded. Raises:
-    ProblemError: more than MAX_PRODUCTS.
-    """
+    """M of a Toeplitz C; infinite where its coefficients have no known bounds. Raises: ProblemError: too many."""
     require_products(size * bins)
     if c is None or not np.isfinite(c.high).all():
         return np.array([math.inf])
@@ -44,9 +42,7 @@ def from_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
 
 
 def from_series(absolute: Array, bins: int) -> Array:
-    """M, shape (b, b), of |C_ts| <= absolute[t - s] >= 0, rounded up. Raises: ProblemError: bins that do not divide T.
-    Cost: O(T b).
-    """
+    """M, shape (b, b), of |C_ts| <= absolute[t - s], rounded up, in O(T b). Raises: ProblemError: T != k b."""
     T = absolute.size
     _require_bins(T, bins)
     w = folded(absolute, bins)

@@ -189,9 +189,7 @@ class StructuredFactorization(Certified):
 def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
-    """The best encoder of a form, as far as the search can tell (status "stationary"), and a bound on all others.
-    Raises: as `best_encoder`.
-    """
+    """The best of a form, as far as the search can tell ("stationary"), and a bound on all encoders."""
     began = time.perf_counter()
     searched = best_encoder(cost, patterns, form, max_iterations=max_iterations)
     return _certified(cost, patterns, searched, squared, STATIONARY, began)
@@ -221,9 +219,7 @@ def evaluate(
 
 
 def objective(cost: ModeCost, encoder: Encoder) -> float:
-    """tr(H C^-1 C^-T). Raises: ProblemError: more than MAX_COLUMNS steps, unless C or C^-1 is banded, or Toeplitz at
-    rates that do not change.
-    """
+    """tr(H C^-1 C^-T). Raises: ProblemError: no structure that makes it cheap, at more than MAX_COLUMNS steps."""
     if cost.by_age and (series := encoder.noise_series()) is not None:
         return cost.series_objective(series)[0]
     if (rows := encoder.diagonals()) is not None:

@@ -159,9 +159,7 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
 def _search(
     loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
 ) -> tuple[Array, int]:
-    """The best coefficients begin * exp(knots (x - 1)) for any x over knots from 1 (the first step of the search is a
-    share of its size), the first coefficient kept.
-    """
+    """The best begin * exp(knots (x - 1)), x from 1 (the first step is a share of its size), the first kept."""
     if begin.size == 1:
         return begin, 0
     knots = spread(begin.size - 1, gap)
@@ -231,9 +229,7 @@ MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the 
 
 
 def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> SearchedEncoder:
-    """C with `bandwidth` diagonals, at most as many as uses are apart, from the best Toeplitz one. Raises:
-    ProblemError: a wider band.
-    """
+    """C with `bandwidth` diagonals, from the best Toeplitz one. Raises: ProblemError: wider than uses are apart."""
     T, width = cost.size, min(bandwidth, cost.size)
     if width > patterns.gap:
         raise ProblemError(
