@@ -236,16 +236,6 @@ def test_encoders_that_are_none_are_refused(tmp_path, change, message):
 
 
 # Weights of any size
-@pytest.mark.parametrize("solver", ["dense", "autodiff"])
-@pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
-def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
-    part, weights = Cyclic(2, 2), ErrorWeights([weight] * 4)
-    plain, factorization = factorize(SMALL, part, solver=solver), factorize(SMALL, part, weights=weights, solver=solver)
-    assert factorization.status == "optimal"
-    assert 0 < factorization.lower_bound <= factorization.objective <= factorization.lower_bound * (1 + 1e-4)
-    assert_allclose(factorization.objective / weight, plain.objective, rtol=1e-3)
-    judged = evaluate(problem(SMALL, part, weights=weights), plain.encoder, lower_bound=factorization.lower_bound)
-    assert_allclose(judged.objective / weight, plain.objective, rtol=1e-9)
 
 
 def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():

@@ -129,21 +129,6 @@ def test_one_seed_by_either_door_and_by_the_conic_solver():
     assert_allclose(conic.objective, single_seed.objective, rtol=2e-4)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_directed_weights_against_the_conic_solver(seed):
-    rng = np.random.default_rng(seed)
-    W = (rng.random((5, 5)) < 0.3) * rng.random((5, 5)) + np.eye(5) + np.roll(np.eye(5), 1, axis=1)
-    dynamics = Dynamics(gossip.from_array(W / W.sum(axis=1, keepdims=True)))
-    assert np.abs(dynamics.gossip.dense() - dynamics.gossip.dense().T).max() > 0.1
-    solved = optimal_covariance(dynamics, tolerance=1e-6)
-    conic = optimal_covariance(dynamics, groups=[range(5)], method="conic", tolerance=1e-5)
-    assert_allclose(solved.objective, conic.objective, rtol=1e-4)
-    W = dynamics.gossip.dense()
-    assert_allclose(solved.objective, np.trace(W @ solved.covariance @ W.T), rtol=1e-6)
-    mechanism = calibrate(algorithms.corn(dynamics, EveryStep(3), horizon=1), OUTSIDER, mu=1.0)
-    assert_allclose(mechanism.guarantee.mu, 1.0, rtol=1e-9)
-
-
 def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     solved = optimal_covariance(FLORENTINE)
     everybody = tuple(range(15))

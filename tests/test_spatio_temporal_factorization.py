@@ -25,7 +25,7 @@ from mfdl.factorization import (
 )
 from mfdl.factorization.spatio_temporal import PER_MODE_TOLERANCE
 from mfdl.objective import ErrorWeights
-from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode, Single
+from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import connected_graphs
 
@@ -162,22 +162,6 @@ def test_the_average_of_the_models_counts():
         assert_allclose(noise_error(algorithm, weights=weights).value, solution.objective, rtol=1e-6)
         # free noise of 1e6 leaves that much to rounding, and it counts
         assert 1 - 1e-6 <= worst_loss(algorithm) <= 1 + 1e-2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@each("graph, scheme", ("path:n=2", Cyclic(1, 1)), ("path:n=2", Single(3)), (None, Cyclic(2, 2)))
-def test_smallest_cases(kind, graph, scheme):
-    W = gossip.from_array(np.eye(1)) if graph is None else half_lazy(graph)
-    dynamics = Dynamics(W)
-    curve = KINDS[kind](dynamics, scheme)
-    algorithm = spatio_temporal_noise(dynamics, scheme, curve)
-    assert_allclose(worst_loss(algorithm), 1.0, rtol=1e-7)
-    assert_allclose(noise_error(algorithm).value, curve.objective, rtol=1e-8)
-    if graph is None:
-        over_time = algorithms.mafalda(dynamics, scheme).factorization
-        assert_allclose(curve.objective, over_time.objective, rtol=2 * TOLERANCE)
-    if scheme.num_steps == 1:
-        assert_allclose(curve.objective, optimal_covariance(dynamics).objective, rtol=2 * TOLERANCE)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------

@@ -50,9 +50,7 @@ class SpectralMeasure:
     def __post_init__(self) -> None:
         lam, weights = (check.finite_array(1, **{name: value}) for name, value in vars(self).items())
         if lam.shape != weights.shape or lam.size == 0:
-            raise InvalidInput(
-                f"weights must be one for each of {lam.size} eigenvalues, got {weights.size}; give both."
-            )
+            raise InvalidInput(f"weights must be one for each of {lam.size} eigenvalues, got {weights.size}.")
         if np.abs(lam).max() > 1 + 1e-9 or weights.min() < 0:
             raise InvalidInput(
                 f"eigenvalues must lie in [-1, 1] and weights be >= 0, got {lam[first_largest(np.abs(lam))]:g} and "
@@ -101,9 +99,8 @@ class SpectralMeasure:
 
     def plus(self, other: SpectralMeasure) -> SpectralMeasure:
         """The sum of two measures."""
-        return SpectralMeasure(
-            np.concatenate([self.eigenvalues, other.eigenvalues]), np.concatenate([self.weights, other.weights])
-        )
+        lam, weights = np.append(self.eigenvalues, other.eigenvalues), np.append(self.weights, other.weights)
+        return SpectralMeasure(lam, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

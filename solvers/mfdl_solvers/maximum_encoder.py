@@ -74,9 +74,7 @@ class MaximumProblem:
         object.__setattr__(self, "classes", self.sum.classes)
 
     def __repr__(self) -> str:
-        return (
-            f"MaximumProblem({len(self.error_grams)} errors over {self.size} steps in {self.sum.num_classes} classes)"
-        )
+        return f"MaximumProblem({len(self.error_grams)} errors, {self.size} steps in {self.sum.num_classes} classes)"
 
     @property
     def size(self) -> int:

@@ -385,9 +385,8 @@ class ProductPatterns(PatternSet):
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         of_parts = [part.heaviest(of) for part, of in zip(self.parts, self._split(weights), strict=True)]
-        return sum(most for most, _ in of_parts) * (1 + 2 * len(of_parts) * UNIT), self._joined(
-            [steps for _, steps in of_parts]
-        )
+        rounding, steps = 1 + 2 * len(of_parts) * UNIT, [steps for _, steps in of_parts]
+        return sum(most for most, _ in of_parts) * rounding, self._joined(steps)
 
     def patterns(self) -> Iterator[Pattern]:
         for members in itertools.product(*(list(part.patterns()) for part in self.parts)):

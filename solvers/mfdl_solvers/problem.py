@@ -200,9 +200,7 @@ class FactorizationProblem(GramProblem):
         Raises: ProblemError: another shape, or an objective beyond float64.
         """
         if np.shape(gram) != self.error_gram.shape:
-            raise ProblemError(
-                f"gram must be X = C^T C of shape {self.error_gram.shape}, as error_gram, got {np.shape(gram)}."
-            )
+            raise ProblemError(f"gram must be X = C^T C of shape {self.error_gram.shape}, got {np.shape(gram)}.")
         if self.exponent:
             return objective_in_range(self.normalised.objective(gram), self.exponent)
         try:
@@ -278,9 +276,7 @@ class Certified:
         objective, bound = objective_in_range(self.objective, k), scaled_down(self.lower_bound, k)
         scaling_notes = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
         notes = (*self.notes, *(note for note in scaling_notes if note not in self.notes))
-        parts: dict[str, Any] = {
-            name: part.shifted(k) for name, part in vars(self).items() if isinstance(part, Certified)
-        }
+        parts: dict[str, Any] = {name: p.shifted(k) for name, p in vars(self).items() if isinstance(p, Certified)}
         return dataclasses.replace(self, objective=objective, lower_bound=bound, notes=notes, **parts)
 
     def require_converged(self, tolerance: float) -> Self:

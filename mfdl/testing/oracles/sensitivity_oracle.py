@@ -224,9 +224,7 @@ def coalition_loss_reference(
     scale = float(np.trace(error_gram))
     s: Any = cp.Variable(nonneg=True) if private else 0.0
     parts = [cp.Variable((len(group), len(group)), PSD=True) for group in groups]
-    lifted = [
-        np.eye(n)[:, list(group)] @ part @ np.eye(n)[list(group)] for group, part in zip(groups, parts, strict=True)
-    ]
+    lifted = [np.eye(n)[:, list(g)] @ part @ np.eye(n)[list(g)] for g, part in zip(groups, parts, strict=True)]
     constraints = []
     for coalition in _coalitions(n, size):
         unknown = [part for group, part in zip(groups, lifted, strict=True) if not set(group) & set(coalition)]

@@ -106,37 +106,28 @@ def linear_algorithms(
 
 def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, once: bool) -> dict[str, Any]:
     """Arguments of a builder; `once`: there is one gossip matrix per step and no more."""
-    T = participation.num_steps
-    if name == "mf-shared":
-        return {"encoder": draw(encoders(size=T))}
+    T, five = participation.num_steps, st.just(5)
     if name == "mf-per-node":
         return {"encoder": np.stack([draw(encoders(size=T)) for _ in range(n)])}
-    if name == "lambda-cgd":
-        return {"correlation": draw(st.sampled_from([0.5, 0.75]))}
-    if name in ("bsr", "bisr"):
-        return {"bandwidth": draw(st.integers(1, T))}
-    if name == "blt":
-        return {"buffers": draw(st.integers(1, 2)), "max_iterations": 5}
-    if name in FORM_NAMES:
-        return {"bandwidth": draw(st.integers(1, participation.period)), "max_iterations": 5}
-    if name == "muffliato":
-        return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
     if name == "decor":
         local = draw(st.sampled_from([1.0, 0.5, 0.0]))
         return {"sigma_ldp": local, "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0]))}
     if name == "spatial":
         return _spatial(draw, n)
-    if name == "corn":
-        return {"coalition_size": 0}
-    if name in JOINT_NAMES:
-        return {"tolerance": 1e-2}
-    if name == "delayed-dsgd":
-        return {"delay": draw(st.integers(0, 2))}
-    if name == "local-steps":
-        return {"steps": draw(st.integers(1, 3))}
-    if name == "zip-dl":
-        return {"sigma": draw(st.sampled_from([1.0, 2.0, 0.5])), "self_messages": draw(st.booleans())}
-    return {}
+    drawn: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+        "mf-shared": {"encoder": encoders(size=T)},
+        "lambda-cgd": {"correlation": st.sampled_from([0.5, 0.75])},
+        **{each: {"bandwidth": st.integers(1, T)} for each in ("bsr", "bisr")},
+        **{each: {"bandwidth": st.integers(1, participation.period), "max_iterations": five} for each in FORM_NAMES},
+        **{each: {"tolerance": st.just(1e-2)} for each in JOINT_NAMES},
+        "blt": {"buffers": st.integers(1, 2), "max_iterations": five},
+        "muffliato": {"gossip_rounds": st.just(1) if once else st.integers(1, 3)},
+        "corn": {"coalition_size": st.just(0)},
+        "delayed-dsgd": {"delay": st.integers(0, 2)},
+        "local-steps": {"steps": st.integers(1, 3)},
+        "zip-dl": {"sigma": st.sampled_from([1.0, 2.0, 0.5]), "self_messages": st.booleans()},
+    }
+    return {key: draw(value) for key, value in drawn.get(name, {}).items()}
 
 
 def _spatial(draw: st.DrawFn, n: int) -> dict[str, Any]:

@@ -156,9 +156,7 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
         return float(np.log(squared) + np.log(error)), of_free[:width] - through[:width]
 
 
-def _search(
-    loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
-) -> tuple[Array, int]:
+def _search(loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, limit: int) -> tuple[Array, int]:
     """The best begin * exp(knots (x - 1)), x from 1 (the first step is a share of its size), the first kept."""
     if begin.size == 1:
         return begin, 0
@@ -175,7 +173,7 @@ def _search(
         return value, knots.T @ (gradient[1:] * c[1:])
 
     start = np.ones(knots.shape[1])
-    minimum = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
+    minimum = minimise(value_and_gradient, start, stop=Settled(), max_iterations=limit)
     return series(minimum.point), minimum.iterations
 
 
