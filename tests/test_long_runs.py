@@ -16,11 +16,12 @@ from mfdl.commands import main
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import factorize, factorize_long
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.factorization.long_runs import FORMS, evaluate_long, mode_cost, spaced_patterns
+from mfdl.factorization.long_runs import FORMS, mode_cost, spaced_patterns
 from mfdl.factorization.setting import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.participation import Single
+from mfdl_solvers import structured
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
 PLAIN = Dynamics(RING)
@@ -47,9 +48,8 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(
     setting = Setting(dynamics, Cyclic(2, 4), **counted)
     rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
     encoder = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
-    factorization = evaluate_long(setting, encoder)
-    assert factorization.objective == pytest.approx(dense_loss(dynamics, T, factorization.encoder, **counted), rel=1e-8)
-    assert (factorization.sensitivity, factorization.status) == (pytest.approx(1.0, rel=1e-9), "fixed")
+    cost = structured.objective(mode_cost(setting), encoder)
+    assert cost == pytest.approx(dense_loss(dynamics, T, encoder, **counted), rel=1e-8)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,8 +72,10 @@ def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimu
         assert factorization.gap <= 0.5
 
 
-def test_an_encoder_that_float64_cannot_undo_is_refused():
-    refuses("float64", lambda: evaluate_long(Setting(PLAIN, Cyclic(300, 4)), Inverse(Toeplitz([1.0, 9.0], 1200))))
+def test_an_encoder_that_float64_cannot_undo_is_refused(monkeypatch):
+    searched = structured.bound.SearchedEncoder(Inverse(Toeplitz([1.0, 9.0], 1200)), 0)
+    monkeypatch.setattr(structured.bound, "best_encoder", lambda *_, **__: searched)
+    refuses("float64", factorize_long, PLAIN, Cyclic(300, 4))
 
 
 def test_banded_ones_are_the_better_the_more_they_are_free():
@@ -124,11 +126,13 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     assert algorithm.name == f"{name}@last:3:0.01"
     assert algorithm.noise.causal.encoder.memory == factorization.encoder.memory
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
-    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(algorithm, weights=weights).value
-    assert per_unit == pytest.approx(factorization.objective, rel=1e-9)
-    other = evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder)
-    assert factorization.objective < other.objective
+    privacy = mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT)
+    reached = [mfdl.calibrate(each, privacy, mu=1.0).guarantee.sensitivity for each in (algorithm, plain)]
+    best, other = (
+        s**2 * noise_error(a, weights=weights).value for s, a in zip(reached, (algorithm, plain), strict=True)
+    )
+    assert best == pytest.approx(factorization.objective, rel=1e-9)
+    assert best < other
 
 
 def test_a_form_by_name_knows_its_own_parameters_alone():

@@ -113,15 +113,6 @@ def factorize_long(
         return _bounded(setting, best) if patterns.kind == PERIODIC else best
 
 
-@solver_refusals()
-def evaluate_long(
-    setting: Setting, encoder: Encoder, *, measure: SpectralMeasure | None = None
-) -> StructuredFactorization:
-    """A given encoder in a setting: objective at unit sensitivity, lower bound, status "fixed"."""
-    cost, patterns = mode_cost(setting, measure), spaced_patterns(setting.participation)
-    return structured.evaluate(cost, patterns, encoder, _squared_sensitivity(setting.participation))
-
-
 def _squared_sensitivity(participation: Participation) -> Callable[[Encoder], tuple[float, bool]]:
     """The accountant's, without what it takes where it is not exact."""
 

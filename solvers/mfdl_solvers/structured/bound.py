@@ -29,7 +29,7 @@ from ..encoders import Encoder
 from ..encoders.coefficients import solve_banded
 from ..encoders.structured_encoders import columns_from_rows
 from ..pattern_sets import Spaced
-from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
+from ..problem import STATIONARY, Certified, ProblemError, relative_gap
 from .cost import ModeCost, gram_diagonals, noising_objective
 from .searches import SEARCHES, SearchedEncoder, bands_objective
 
@@ -192,7 +192,29 @@ def best(
     """The best of a form, as far as the search can tell ("stationary"), and a bound on all encoders."""
     began = time.perf_counter()
     searched = best_encoder(cost, patterns, form, max_iterations=max_iterations)
-    return _certified(cost, patterns, searched, squared, STATIONARY, began)
+    size = squared(searched.encoder)[0]
+    if not 0 < size < math.inf:
+        raise ProblemError(
+            f"encoder must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
+            "conditioned."
+        )
+    scaled = searched.encoder.scaled(size**-0.5)
+    after, exact = squared(scaled)
+    total = after * objective(cost, scaled)
+    bound = lower_bound(cost, patterns, scaled)
+    notes = () if exact else ("the sensitivity is an upper bound: the true objective may be smaller",)
+    assert relative_gap(total, bound) > -1e-6
+    return StructuredFactorization(
+        encoder=scaled,
+        objective=total,
+        lower_bound=min(bound, total),
+        status=STATIONARY,
+        iterations=searched.iterations,
+        seconds=time.perf_counter() - began,
+        sensitivity=after**0.5,
+        sensitivity_exact=exact,
+        notes=notes,
+    )
 
 
 def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> SearchedEncoder:
@@ -207,15 +229,6 @@ def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations
     width = form.bandwidth or usual
     size = {"buffers": form.buffers} if form.name == "buffered" else {"bandwidth": width}
     return SEARCHES[form.name](cost, patterns, **size, max_iterations=max_iterations)
-
-
-def evaluate(
-    cost: ModeCost, patterns: Spaced, encoder: Encoder, squared: SquaredSensitivity
-) -> StructuredFactorization:
-    """A given encoder: status "fixed"."""
-    if encoder.size != cost.size:
-        raise ProblemError(f"encoder must be over {cost.size} steps, got {encoder.size}.")
-    return _certified(cost, patterns, SearchedEncoder(encoder, 0), squared, FIXED, time.perf_counter())
 
 
 def objective(cost: ModeCost, encoder: Encoder) -> float:
@@ -233,31 +246,3 @@ def objective(cost: ModeCost, encoder: Encoder) -> float:
             f"steps, got {cost.size}; use rates that do not change, or a Banded one."
         )
     return cost.encoder_objective(encoder)
-
-
-def _certified(
-    cost: ModeCost, patterns: Spaced, searched: SearchedEncoder, squared: SquaredSensitivity, status: str, began: float
-) -> StructuredFactorization:
-    size = squared(searched.encoder)[0]
-    if not 0 < size < math.inf:
-        raise ProblemError(
-            f"encoder must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
-            "conditioned."
-        )
-    scaled = searched.encoder.scaled(size**-0.5)
-    after, exact = squared(scaled)
-    total = after * objective(cost, scaled)
-    bound = lower_bound(cost, patterns, scaled)
-    notes = () if exact else ("the sensitivity is an upper bound: the true objective may be smaller",)
-    assert relative_gap(total, bound) > -1e-6
-    return StructuredFactorization(
-        encoder=scaled,
-        objective=total,
-        lower_bound=min(bound, total),
-        status=status,
-        iterations=searched.iterations,
-        seconds=time.perf_counter() - began,
-        sensitivity=after**0.5,
-        sensitivity_exact=exact,
-        notes=notes,
-    )
