@@ -57,7 +57,6 @@ def class_grams(dynamics, factorization, steps, **kwargs):
     return [sum(grams[u] for u in np.flatnonzero(factorization.labels == c)) for c in range(len(factorization.nodes))]
 
 
-# ---- classes ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("graphs", [*((graph,) for graph in GRAPHS), ("star:n=4", "path:n=4")])
 def test_the_default_classes_are_the_nodes_of_one_degree_in_every_round(graphs):
     matrices = [gossip.uniform(graph) for graph in graphs]
@@ -84,7 +83,6 @@ def test_nodes_of_a_class_share_an_encoder_and_nodes_of_two_participations_none(
     assert len(set(given.labels.tolist())) == len(given.nodes) == 3
 
 
-# ---- what it costs ---------------------------------------------------------------------------------------
 @given(
     12, graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data()
 )
@@ -137,7 +135,6 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
     assert_allclose(sum(class_grams(STAR, each, 8)), NoiseObjective(STAR, 8).over_steps(), rtol=1e-9)
 
 
-# ---- sensitivity -----------------------------------------------------------------------------------------
 @given(
     8, build=st.sampled_from([mafalda_l, mafalda_classes]), graph=st.sampled_from(GRAPHS[1:]),
     schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3),
@@ -167,7 +164,6 @@ def test_less_participation_is_cheaper_for_the_node_that_has_it():
     assert_allclose([f.objective for f in one_more.nodes[1:]], [f.objective for f in alike.nodes[1:]], rtol=TOLERANCE)
 
 
-# ---- edges and refusals ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("factorize", [factorize_nodes, factorize_classes])
 def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     """On a ring of 7 the model of node 0 after 2 steps has met nodes 5, 6, 0, 1, 2 only."""

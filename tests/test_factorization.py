@@ -43,9 +43,6 @@ RING = Dynamics(gossip.uniform("ring:n=16"))
 SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 
-# Factorize
-
-
 def test_reference_optimum_of_florentine():
     factorization = factorize(FLORENTINE, Cyclic(4, 16), tolerance=1e-6)
     assert factorization.status == "optimal"
@@ -121,7 +118,6 @@ def test_bad_arguments_are_refused(part, arguments, message):
     refuses(message, factorize, SMALL, part, **arguments, error=(InvalidInput, UnsupportedMechanism))
 
 
-# Evaluate
 def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
     posed = problem(SMALL, Cyclic(2, 3))
     best = factorize(SMALL, Cyclic(2, 3))
@@ -150,7 +146,6 @@ def test_evaluate_refuses_what_is_no_encoder(encoder, message):
     refuses(message, lambda: evaluate(problem(SMALL, Cyclic(2, 3)), encoder, lower_bound=1.0))
 
 
-# One encoder per node
 def test_node_problems_add_up():
     part, calls = Cyclic(2, 3), []
     solution = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
@@ -172,7 +167,6 @@ def test_node_problems_add_up():
     assert len({id(of_node) for of_node in alike.nodes}) == 1
 
 
-# Encoders that are not optimised for the graph
 @pytest.mark.parametrize("T", [1, 2, 5, 40])
 def test_square_root_squares_to_the_prefix_sum(T):
     C = square_root_encoder(T)
@@ -200,7 +194,6 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
         assert encoder.objective <= posed.objective(root.T @ root) * (1 + 1e-4)
 
 
-# Files
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes])
 def test_saved_and_loaded_is_the_same(tmp_path, solve):
     path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), NoiseObjective(SMALL, 6).over_steps()
@@ -233,9 +226,6 @@ def test_encoders_that_are_none_are_refused(tmp_path, change, message):
     solved = dataclasses.replace(factorize(SMALL, Cyclic(2, 3)), **change)
     refuses(message, lambda: load(save(tmp_path / "c", solved, header={})))
     refuses("factorization must be one of mfdl, got", lambda: load(save(tmp_path / "c", Cyclic(2, 3), header={})))
-
-
-# Weights of any size
 
 
 def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():

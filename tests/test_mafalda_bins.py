@@ -100,7 +100,6 @@ def test_a_target_that_is_none_is_refused(wrong):
     refuses(".", mfdl.privacy.noise_of_bins, **{"bins": 3, **TARGET, **wrong})
 
 
-# ---- on the command line ---------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
@@ -225,7 +224,6 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
     assert row["epsilon"] <= 2
 
 
-# ---- over nodes too --------------------------------------------------------------------------------------------------
 OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
 
 

@@ -37,7 +37,6 @@ def lower(series):
     return np.tril(toeplitz(np.concatenate([series, np.zeros(T - len(series))])))
 
 
-# ---- JAX Privacy -----------------------------------------------------------------------------------------------------
 @given(st.lists(numbers, min_size=1, max_size=T - 1), st.booleans())
 def test_toeplitz_coefficients_and_their_normalized_columns(tail, normalized):
     series = np.array([1.0, *tail])
@@ -148,7 +147,6 @@ def test_coefficients_bands_and_arrays_beside_jax_privacy(peer):
     np.testing.assert_allclose(encoder.solve(np.eye(T)), noising, atol=1e-10)
 
 
-# ---- opake -----------------------------------------------------------------------------------------------------------
 # (state, separation, uses, sensitivity that opake 0.16.1 states, relation of ours to it)
 BESIDE_OPAKE = [
     ({"type": "BsrStrategy", "bandwidth": 4, "alpha": 1.0, "beta": 0.0}, 8, 3, 2.1130176880471208, "equal"),

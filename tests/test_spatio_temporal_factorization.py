@@ -76,7 +76,6 @@ def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-avera
     return np.concatenate(rows) / rates[0]
 
 
-# ---- what a richer form saves ----------------------------------------------------------------------------
 @given(12, case=cases())
 @pytest.mark.slow
 def test_a_richer_form_never_costs_more(case):
@@ -164,7 +163,6 @@ def test_the_average_of_the_models_counts():
         assert 1 - 1e-6 <= worst_loss(algorithm) <= 1 + 1e-2
 
 
-# ---- refusals --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["kronecker", "per-mode"])
 def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     star = gossip.uniform("star:n=3")

@@ -27,9 +27,6 @@ MAX_BAND_ENTRIES = 5 * 10**7
 Fields = Mapping[str, Any]
 
 
-# ---- JAX Privacy -----------------------------------------------------------------------------------------------------
-
-
 @solver_refusals()
 def from_jax_privacy(strategy: Any, *, num_steps: int, column_normalized: bool = False) -> Encoder:
     """The encoder of a strategy of `jax_privacy.matrix_factorization`.
@@ -98,9 +95,6 @@ _JAX_OBJECTS: Mapping[tuple[str, ...], Callable[..., Encoder]] = {
     ("buf_decay", "output_scale"): _buffered,
     ("params",): _normalized_columns,
 }
-
-
-# ---- opake -----------------------------------------------------------------------------------------------------------
 
 
 @solver_refusals()
@@ -226,9 +220,6 @@ def _require_finite(value: Any, name: str = "strategy") -> None:
     numbers = check.as_array(**{name: value})
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         raise InvalidInput(f"{name} must be finite, got {check.brief(value)} that is infinite or undefined, in part.")
-
-
-# ---- series ----------------------------------------------------------------------------------------------------------
 
 
 def _toeplitz(coefficients: Any, T: int, *, normalized: bool) -> Encoder:

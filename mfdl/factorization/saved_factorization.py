@@ -101,8 +101,6 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
     return saved
 
 
-# ---- claims ------------------------------------------------------------------------------------------------------
-
 STATUSES = (OPTIMAL, STATIONARY, STOPPED, FIXED)
 ROUNDING = 1e-6
 """How far numbers that rounding alone tells apart may lie from one another, relative."""

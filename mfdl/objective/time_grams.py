@@ -267,7 +267,6 @@ def _gram(
     """
     T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
     total = np.zeros((T, T))
-
     for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
         weight = counted.step_weights[r]
         if not (weight or by_age):

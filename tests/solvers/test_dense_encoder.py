@@ -115,7 +115,6 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
         assert solved.gap < max(tolerance, 1e-8)
 
 
-# Singular H
 @pytest.mark.parametrize("graph", ["ring:n=6", "ring:n=9", "ring:n=30", "star:n=12"])
 @pytest.mark.parametrize("class_size", [1, 2, 3])
 def test_singular_averaging_comes_within_the_tolerance(graph, class_size):
@@ -150,7 +149,6 @@ def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
     assert solved.notes
 
 
-# Not converged
 def hard():
     T = 24
     H = NoiseObjective(Dynamics(gossip.uniform("star:n=6")), T).over_steps()
@@ -182,7 +180,6 @@ def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
     assert solved.gap < 1e-6
 
 
-# The bound near the optimum
 def test_an_error_in_the_gram_costs_the_bound_its_square():
     problem = hard()
     solved = solve(problem, Stopping(1e-9))
@@ -195,7 +192,6 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
     )  # a tenth of the error; without the raised diagonal a tenth of the objective
 
 
-# Start
 def test_start_is_made_feasible_and_from_the_solution_is_soon_over():
     problem = hard()
     cold = solve(problem, Stopping(1e-5), start=np.tri(problem.size).T @ np.tri(problem.size))
@@ -232,7 +228,6 @@ def assert_moved(solved, here, k):
     assert abs(solved.gap - here.gap) <= 1e-15
 
 
-# The arithmetic
 @given(value=st.floats(LOWEST, 1e300), k=st.integers(-2000, 0))
 @example(value=3 * LOWEST, k=-1)
 @example(value=1.0, k=-1075)
@@ -264,7 +259,6 @@ def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
     assert scaled(array, 0) is array
 
 
-# Every solver
 @given(25, problem=factorization_problems(), k=EXTREMES)
 def test_the_same_factorization_at_any_scale(problem, k):
     far_problem = of_gram(problem, k)
@@ -325,7 +319,6 @@ def test_the_same_encoder_by_automatic_differentiation(k):
     assert abs(moved.gram - solved.gram).max() > 1e-3
 
 
-# Bounds alone
 @given(25, problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     far_problem, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
@@ -382,7 +375,6 @@ def test_what_is_no_number_proves_nothing():
         assert joint_lower_bound(modes, dual) == 0.0
 
 
-# Refusals
 ONE_CLASS = np.zeros(3, dtype=int)
 LARGE = 5e307 * np.eye(3)  # best objective 9 * 5e307
 

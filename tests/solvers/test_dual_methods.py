@@ -130,7 +130,6 @@ def weights(size):
     return st.lists(st.floats(1e-6, 1.0), min_size=size, max_size=size).map(np.array)
 
 
-# The optimum
 @given(100, a=st.floats(0.1, 10.0), c=st.floats(0.1, 10.0), share=st.floats(-1.0, 1.0))
 def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
@@ -142,7 +141,6 @@ def test_two_indices_have_a_closed_form(a, c, share):
     assert solved.lower_bound <= optimum * (1 + 1e-12)
 
 
-# The bound
 @given(120, problem=one_of_both(), data=st.data())
 def test_any_weights_give_a_bound(problem, data):
     v = data.draw(weights(problem.size))
@@ -182,7 +180,6 @@ def test_the_point_solves_its_equation(problem, data):
     assert_allclose(point.objective(problem.root), problem.objective(point.gram()), rtol=1e-8)
 
 
-# Singular H
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-14])
 @pytest.mark.parametrize("n", [3, 5, 12])
 def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
@@ -236,7 +233,6 @@ def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
         assert_allclose(np.linalg.svd(aim.root, compute_uv=False)[-1] ** 2, aim.rho, rtol=0.2, atol=2e-15 * largest)
 
 
-# The door
 def test_the_door_leads_here_and_takes_classes_of_two_too():
     problem = averaging("florentine")
     here, other = singletons.solve(problem), solve(problem, start=np.eye(15))

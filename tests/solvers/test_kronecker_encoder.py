@@ -57,7 +57,6 @@ def test_no_product_is_better(problem, data):
             assert solved.objective <= dense_loss(problem, other) * (1 + 1e-5)
 
 
-# The lower bound on every form
 @given(40, problem=mode_problems(), data=st.data())
 def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
@@ -118,7 +117,6 @@ def test_a_limit_of_rounds_is_said(solver, problem):
     assert solved.lower_bound <= settled.objective <= solved.objective
 
 
-# Bad input
 @each(
     "change, message",
     ({"grams": np.eye(2)}, "shape (n, T, T)"), ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
@@ -270,7 +268,6 @@ def test_free_modes_are_said():
     assert per_mode_encoder.solve(regular).notes == ()
 
 
-# What any blocks cost
 @given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     blocks = per_mode_encoder.ModeBlocks.from_product(problem, kronecker_encoder.solve(problem, max_rounds=1))
@@ -292,7 +289,6 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
     assert solved.objective < solved.kronecker.objective * 0.99
 
 
-# The scales
 @given(60, data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
 def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
@@ -311,7 +307,6 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     assert_allclose(s, np.append(np.sqrt(costs), 0.0) / np.sqrt(costs).sum(), atol=1e-4)
 
 
-# Bad input
 @each(
     "solver, options, message",
     (kronecker_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),

@@ -31,7 +31,6 @@ from mfdl_solvers import (
 )
 
 
-# Orientation
 @given(C=encoders())
 def test_causal_encoder_recovers_the_encoder_of_an_exact_gram(C):
     X = np.array([[float(entry) for entry in row] for row in exact_gram(8 * C)]) / 64
@@ -58,7 +57,6 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
     assert np.abs(plain.T @ plain - X).max() > 0.5
 
 
-# Sensitivity and objective
 @given(60, part=participations(max_steps=7, disjoint=True), data=st.data())
 def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
     T = part.num_steps
@@ -88,7 +86,6 @@ def test_a_gram_that_is_not_positive_definite_costs_anything_and_proves_nothing(
     assert lower_bound(problem, np.asarray(X)) == 0.0
 
 
-# The problem
 def test_labels_are_renumbered_and_the_own_arrays_read_only():
     H = np.eye(3)
     problem = FactorizationProblem(H, np.array([7, -2, 7]))
@@ -125,7 +122,6 @@ def test_bad_problems_are_refused(H, classes, message):
     refuses(message, FactorizationProblem, np.array(H), np.array(classes), error=ProblemError)
 
 
-# Factorization
 def factorization(**changes):
     values = {"objective": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
     return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))

@@ -67,7 +67,6 @@ def smallest(strategy, condition=lambda case: True, seed=0):
     return find(strategy, condition, settings=search, random=random.Random(seed))
 
 
-# What they shrink to
 ROWS = [(code.strip("`"), shrunk.strip("`")) for code, _, shrunk in list(csv.reader(TABLE.splitlines()))[1:]]
 
 
@@ -113,7 +112,6 @@ def test_gossip_that_varies_needs_two_rounds():
     assert (sequence.num_nodes, len(sequence.matrices), sequence.is_symmetric) == (2, 2, True)
 
 
-# What they promise
 @given(few, G=connected_graphs(min_nodes=2, max_nodes=6))
 def test_graphs_are_connected_and_simple_on_their_first_numbers(G):
     assert nx.is_connected(G)

@@ -142,7 +142,6 @@ class ReactingRun:
         axes_left = sum(map(len, telling))
         fineness = FINENESS[axes_left] * points
         state_fineness = {1: points if axes_left < 3 else points / 3, 2: points / 12}  # by dimension
-
         joint = np.ones((1, 1))
         state, basis = np.zeros((1, 0)), np.zeros((len(hidden), 0))  # hidden messages, along orthonormal columns
         covariance, bounded = np.zeros((len(hidden), len(hidden))), np.zeros(len(hidden))

@@ -52,7 +52,6 @@ def vector_sensitivity_lower_bound(
 def elliptope_reference(gram: FloatArray) -> float:
     """max <X, U> over U >= 0, diag U = 1, by cvxpy (CLARABEL): accurate to about 1e-7 of the trace of |X|."""
     cp = errors.imported("cvxpy", "this oracle")
-
     scale = float(np.abs(gram).max())
     if scale == 0:
         return 0.0
@@ -143,7 +142,6 @@ def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = 
     ends otherwise; inaccurate solutions count only with `inaccurate`.
     """
     cp = errors.imported("cvxpy", "this oracle")  # a second, which `import mfdl.testing` need not take
-
     program = cp.Problem(objective, constraints)
     with warnings.catch_warnings():  # the status says it
         warnings.simplefilter("ignore", UserWarning)
@@ -162,7 +160,6 @@ def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = 
         G> over G >= 0 with diag G <= 1, written by its dual min sum(lam), diag(lam) >= X_c.
     """
     cp = errors.imported("cvxpy", "this oracle")
-
     T = problem.size
     scale = float(np.trace(problem.error_gram))
     values, vectors = np.linalg.eigh(problem.error_gram / scale)
@@ -219,7 +216,6 @@ def coalition_loss_reference(
     Raises: RuntimeError: the solver reports an inaccurate solution, as it may for nearly singular H.
     """
     cp = errors.imported("cvxpy", "this oracle")
-
     n = len(error_gram)
     scale = float(np.trace(error_gram))
     s: Any = cp.Variable(nonneg=True) if private else 0.0
@@ -261,7 +257,6 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
     """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
     cp = errors.imported("cvxpy", "this oracle")  # here, not above: half of what `import mfdl.testing` would cost
-
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)
     a = cp.Variable((R, n), nonneg=True)

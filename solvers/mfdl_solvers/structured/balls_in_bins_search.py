@@ -113,9 +113,6 @@ def _padded(series: Array, size: int) -> Array:
     return np.concatenate([series, np.zeros(size - series.size)])
 
 
-# ---- Toeplitz --------------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class _Lags:
     """||M_rq / cap_rq||_p over the lags of bins, the largest M of each lag, as `toeplitz.log_loss` takes it."""
@@ -167,9 +164,6 @@ def _after_first(encoder: Encoder, width: int) -> Array:
     """c_j / c_0 for 0 < j < width."""
     series = encoder.envelope()
     return _padded(series, max(width, series.size))[1:width] / series[0]
-
-
-# ---- banded ----------------------------------------------------------------------------------------------------------
 
 
 def _banded(

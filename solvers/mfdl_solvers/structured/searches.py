@@ -370,7 +370,6 @@ def best_banded_inverse(
             f"{patterns.gap:,}; use form 'inverse', whose diagonals are alike over time."
         )
     diagonals, inside = gram_diagonals(cost, width), np.arange(T)[:, None] + np.arange(width) < T
-
     alike = cost if cost.by_age else cost.at_mean_rates
     begin = best_inverse(alike, patterns, bandwidth=width, max_iterations=max_iterations).encoder.weights_of(T)
 
