@@ -9,17 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from spatio_temporal_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 from vocabulary import ZERO_OUT, assume, dynamics_on, each, given, refuses, st
 
-from mfdl import (
-    Cyclic,
-    ErrorWeights,
-    InvalidInput,
-    MinSeparation,
-    Privacy,
-    UnsupportedMechanism,
-    algorithms,
-    gossip,
-    trust,
-)
+from mfdl import Cyclic, ErrorWeights, InvalidInput, Privacy, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import mafalda, mafalda_classes, mafalda_l, noise_error, spatio_temporal_noise
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import (
@@ -35,7 +25,7 @@ from mfdl.factorization import (
 from mfdl.factorization.nodes import NodeFactorizations, degree_labels, evaluate_nodes
 from mfdl.noise_scale import calibrate
 from mfdl.objective import NoiseObjective
-from mfdl.participation import ParticipationByNode, Single
+from mfdl.participation import MinSeparation, ParticipationByNode, Single
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity, coalition_inverse_diagonal, connected_graphs
 

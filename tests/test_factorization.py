@@ -7,19 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import dynamics_on, each, given, refuses, st
 
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    ErrorWeights,
-    EveryStep,
-    InvalidInput,
-    UnsupportedMechanism,
-    algorithms,
-    factorization,
-    gossip,
-)
+from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, algorithms, factorization, gossip
 from mfdl.commands.factorize import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
+from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     FactorizationProblem,
     NotConverged,

@@ -10,18 +10,8 @@ import pytest
 from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
-from mfdl import (
-    Dynamics,
-    EveryStep,
-    Privacy,
-    algorithms,
-    calibrate,
-    factorization,
-    gossip,
-    graphs,
-    node_covariances,
-    trust,
-)
+from mfdl import EveryStep, Privacy, algorithms, calibrate, factorization, gossip, graphs, node_covariances, trust
+from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_covariance, optimal_pairwise
 from mfdl.factorization.pairwise_covariance import PairwisePrice
 from mfdl.factorization.seeded_covariances import edge_groups, read_groups

@@ -15,19 +15,13 @@ from mfdl import Cyclic, EveryStep, InvalidInput, MinSeparation, UnsupportedMech
 from mfdl.algorithms import noise_error, spatio_temporal_noise
 from mfdl.algorithms.registry import LOCAL, SHARED, meant_models
 from mfdl.dynamics import Dynamics
-from mfdl.factorization import (
-    NotConverged,
-    optimal_covariance,
-    optimal_joint,
-    optimal_kronecker,
-    optimal_pairwise,
-    optimal_per_mode,
-)
+from mfdl.factorization import optimal_covariance, optimal_joint, optimal_kronecker, optimal_pairwise, optimal_per_mode
 from mfdl.factorization.spatio_temporal import PER_MODE_TOLERANCE
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Explicit, OncePerEpoch, ParticipationByNode
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import connected_graphs
+from mfdl_solvers import NotConverged
 
 TOLERANCE = 1e-4
 

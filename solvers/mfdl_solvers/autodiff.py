@@ -19,20 +19,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from .arithmetic import ITERATION, blas_threads
+from .arithmetic import ITERATION, Array, blas_threads
 from .certificate import finished, lower_bound
 from .iterations import minimise
-from .problem import (
-    OPTIMAL,
-    STATIONARY,
-    STOPPED,
-    USUAL,
-    Array,
-    Factorization,
-    FactorizationProblem,
-    ProblemError,
-    Stopping,
-)
+from .problem import OPTIMAL, STATIONARY, STOPPED, USUAL, Factorization, FactorizationProblem, ProblemError, Stopping
 
 Penalty = Callable[[torch.Tensor], torch.Tensor]
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |

@@ -27,14 +27,7 @@ from scipy.special import ndtr
 
 from ... import check
 from ...check import FloatArray
-from ...participation.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampled,
-)
+from ...participation import sampling
 
 DIGITS = 80  # the two terms of delta share at most about 20 digits for mu >= 1e-6 and epsilon / mu <= 1e5
 
@@ -283,29 +276,29 @@ Law = list[Pattern]
 
 
 @functools.singledispatch
-def pattern_laws(scheme: Sampled) -> list[Law]:
+def pattern_laws(scheme: sampling.Sampled) -> list[Law]:
     """The laws of the records of all public groups. Raises: NotImplementedError: an unknown scheme."""
     raise NotImplementedError(scheme)
 
 
 @pattern_laws.register
-def _(scheme: BallsInBins) -> list[Law]:
+def _(scheme: sampling.BallsInBins) -> list[Law]:
     return [bins_of_steps(scheme.num_steps, scheme.bins)]
 
 
 @pattern_laws.register
-def _(scheme: PoissonSampling) -> list[Law]:
+def _(scheme: sampling.PoissonSampling) -> list[Law]:
     return [_each_by_a_coin(range(scheme.steps), scheme.rate)]
 
 
 @pattern_laws.register
-def _(scheme: CyclicPoisson) -> list[Law]:
+def _(scheme: sampling.CyclicPoisson) -> list[Law]:
     groups = (range(r, scheme.num_steps, scheme.period) for r in range(scheme.period))
     return [_each_by_a_coin(steps, scheme.rate) for steps in groups]
 
 
 @pattern_laws.register
-def _(scheme: RandomAllocation) -> list[Law]:
+def _(scheme: sampling.RandomAllocation) -> list[Law]:
     k, b = scheme.epochs, scheme.period
     if scheme.per_epoch:
         drawn = list(itertools.product(*(range(j * b, (j + 1) * b) for j in range(k))))
@@ -315,7 +308,7 @@ def _(scheme: RandomAllocation) -> list[Law]:
 
 
 @pattern_laws.register
-def _(scheme: MinSeparationSampling) -> list[Law]:
+def _(scheme: sampling.MinSeparationSampling) -> list[Law]:
     T, b, p = scheme.steps, scheme.separation, scheme.rate
     share = p / (1 + (b - 1) * p)
     law: dict[tuple[int, ...], float] = {}
