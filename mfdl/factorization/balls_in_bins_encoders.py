@@ -130,7 +130,9 @@ def factorize_balls_in_bins(
     if bandwidth is not None and check.integer_at_least(1, bandwidth=bandwidth) and form == DENSE:
         raise InvalidInput(f"bandwidth {bandwidth} is of a form with diagonals; leave it out, or name the form.")
     if factor is not None and form != DENSE:
-        raise UnsupportedMechanism(f"noise spread over the nodes is searched as an array, not as {form!r}; use dense.")
+        raise UnsupportedMechanism(
+            f"noise spread over the nodes is searched as an array, got form {form!r}; use dense."
+        )
     if correlations is None:
         correlations = CORRELATIONS if form == DENSE else FORM_CORRELATIONS
     example = "mfdl.privacy.noise_of_bins(epsilon=1.0, delta=1e-6, bins=bins, adjacency='zero-out')"

@@ -181,7 +181,9 @@ def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
 def _node_labels(labels: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
     array = check.as_array(labels=labels)
     if array.shape != (num_nodes,) or array.dtype.kind not in "iu":
-        raise InvalidInput(f"labels must be {num_nodes} integers, one per node, got {array.shape} of {array.dtype}.")
+        raise InvalidInput(
+            f"labels must be one integer per node, shape ({num_nodes},), got shape {array.shape} of {array.dtype}."
+        )
     return array.astype(np.intp)
 
 

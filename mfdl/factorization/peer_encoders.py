@@ -53,7 +53,9 @@ def from_jax_privacy(strategy: Any, *, num_steps: int, column_normalized: bool =
         fields = _named_fields(strategy, names)
         if fields is not None:
             if normalized:
-                raise InvalidInput("column_normalized is for Toeplitz coefficients, not for a strategy object.")
+                raise InvalidInput(
+                    "column_normalized is for Toeplitz coefficients; leave it out for a strategy object."
+                )
             return read(*fields, T)
     if isinstance(strategy, Mapping) or hasattr(strategy, "multiply_next"):
         raise UnsupportedMechanism(

@@ -169,7 +169,9 @@ def _require_ends(solved: Certified) -> None:
     """Bound, objective, status and notes; the objective is infinite if the Gram is singular in float64."""
     objective, lower_bound = solved.objective, check.non_negative(lower_bound=solved.lower_bound)
     if not lower_bound <= objective * (1 + ROUNDING):
-        raise InvalidInput(f"lower_bound must be at most the objective, got {lower_bound!r} for {objective!r}.")
+        raise InvalidInput(
+            f"lower_bound must be at most the objective, got {lower_bound!r} for an objective of {objective!r}."
+        )
     if solved.status not in STATUSES:
         raise InvalidInput(f"status must be one of {', '.join(STATUSES)}, got {solved.status!r}.")
     if not isinstance(solved.notes, tuple) or not all(isinstance(note, str) for note in solved.notes):
@@ -240,4 +242,6 @@ def _require_price(solved: SpatialFactorization) -> None:
     # the inverse of a slightly larger matrix, by more than rounding, lies below that of R
     more = 16 * n * np.finfo(np.float64).eps * np.eye(n)
     if not scale > 0 or np.linalg.inv(R / scale + more).diagonal().max() > r * scale * (1 + ROUNDING):
-        raise InvalidInput(f"max_inverse_diagonal must bound [R^-1]_ii at every node, and {r:g} is below that of R.")
+        raise InvalidInput(
+            f"max_inverse_diagonal must bound [R^-1]_ii at every node, and {r:g} is below that of the covariance."
+        )

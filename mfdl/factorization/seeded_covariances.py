@@ -333,7 +333,9 @@ def given_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
     except TypeError:
         raise InvalidInput(f"groups must be a list of lists of node indices, got {groups!r}.") from None
     if not listed:
-        raise InvalidInput("groups must hold at least one group; for noise without seeds take mafalda or dp-dsgd.")
+        raise InvalidInput(
+            "groups must hold at least one group; for noise without shared seeds take mafalda or dp-dsgd."
+        )
     return checked_groups(listed, num_nodes)
 
 

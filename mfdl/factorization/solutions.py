@@ -1,5 +1,6 @@
-"""Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`): in
-memory, and in a folder that several processes may share, where every file is written whole.
+"""Solved problems by their content, so that none is solved twice where somebody keeps them (`keeping`).
+
+They are kept in memory, and in a folder that several processes may share, where every file is written whole.
 """
 
 from __future__ import annotations

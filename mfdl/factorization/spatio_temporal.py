@@ -150,10 +150,10 @@ def optimal_per_mode(
     max_iterations: int = 5000,
     progress: Progress = "auto",
 ) -> SpatioTemporalFactorization:
-    """One encoder for every direction over the nodes; never worse than the product it begins with, solved at this
-    tolerance.
+    """One encoder for every direction over the nodes; never worse than the product it begins with.
 
-    Against outsiders. On graphs that look alike from every node it is the best noise of any form.
+    That product is solved at this tolerance. Against outsiders. On graphs that look alike from every node it is the
+    best noise of any form.
 
     Args: as for `factorize`; tolerance: default `PER_MODE_TOLERANCE`.
     Raises: as `optimal_kronecker`.

@@ -194,8 +194,9 @@ def solve_problem(
     device: str | None = None,
     progress: Progress = "auto",
 ) -> Factorization:
-    """One problem through the named solver; never raises for a stopped result (look at its status). `start` is a Gram
-    matrix for the dense solver, `device` the torch device of the autodiff one; `progress`: as for `factorize`.
+    """One problem through the named solver; never raises for a stopped result (look at its status).
+
+    `start` is a Gram for the dense solver, `device` of torch for the autodiff one; `progress`: as for `factorize`.
     """
     check.instance(FactorizationProblem, MaximumProblem, posed=posed)
     stopping = checked_stopping(tolerance, max_iterations)

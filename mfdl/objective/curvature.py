@@ -74,10 +74,10 @@ class Curvature:
 
     @classmethod
     def parse(cls, text: str) -> Curvature:
-        """From "power:EXPONENT[:DIMENSION[:LARGEST]]", "features:FILE[:FACTOR]", or a FILE of eigenvalues (.npy or
-        .csv, no comma in its name).
+        """From "power:EXPONENT[:DIMENSION[:LARGEST]]", "features:FILE[:FACTOR]", or a FILE of eigenvalues.
 
-        Raises: InvalidInput: another name, a file that cannot be read, numbers that are no spectrum.
+        Files are .npy or .csv, no comma in their names. Raises: InvalidInput: another name, a file that cannot be read,
+        numbers that are no spectrum.
         """
         spec = check.text("'power:1:100'", curvature=text).strip()
         if parse(spec).name in CURVATURES:

@@ -97,8 +97,7 @@ class ErrorWeights:
         return isinstance(self.target, str) and self.target == AVERAGE
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
-        """w_r for the model after step r, those on the way included, shape (num_steps,), an own array; a_r alone of
-        released models.
+        """w_r for the model after step r, those on the way included, shape (num_steps,); a_r of released models.
 
         Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
         """

@@ -1,11 +1,10 @@
-"""H over steps, and the cost of fresh noise, estimated with error bars: by random probes on graphs too large for all
-their modes, by draws of gossip that is drawn anew in each round.
+"""H over steps, and the cost of fresh noise, estimated with error bars.
 
-A probe is a vector z of random signs over nodes. For constant symmetric gossip z^T F p(W) F^T z has mean tr(Q p(W)), Q
-= F^T F, for every polynomial p at once, and Lanczos gives it from about sqrt(T) products with W; the eigenvector 1 of
-W, whose share is known, is taken out before. For other gossip the responses to z themselves have the Gram. Every probe
-alone has a positive semidefinite H with the right mean, so their average has, and their spread says how far it may be
-from H.
+By random probes on graphs too large for all their modes, by draws of gossip that is drawn anew in each round. A probe
+is a vector z of random signs over nodes. For constant symmetric gossip z^T F p(W) F^T z has mean tr(Q p(W)), Q = F^T F,
+for every polynomial p at once, and Lanczos gives it from about sqrt(T) products with W; the eigenvector 1 of W, whose
+share is known, is taken out before. For other gossip the responses to z themselves have the Gram. Every probe alone has
+a positive semidefinite H with the right mean, so their average has, and their spread says how far it may be from H.
 
 The cost of fresh noise of factor F, tr(F^T H F) with H over nodes, is tr(F^T f(W) F) with a polynomial f of such W: in
 closed form for noise of one size at each node on gossip whose eigenvalues are known, else by probes.
@@ -286,8 +285,9 @@ def _fresh_costs(counted: CountedModels, measure: SpectralMeasure) -> FloatArray
 
 
 def _by_responses(counted: CountedModels, probes: Probes) -> Iterator[FloatArray]:
-    """Of each probe, any gossip: the Gram of the responses to it, or of its effects on what is released; all probes at
-    once where responses depend on the age of what they respond to alone.
+    """Of each probe, any gossip: the Gram of the responses to it, or of its effects on what is released.
+
+    All probes at once where responses depend on the age of what they respond to alone.
     """
     signs = probes.signs(counted.dynamics.num_nodes)
     rows = len(signs) if counted.node_factor is None else counted.node_factor.shape[0]

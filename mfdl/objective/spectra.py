@@ -50,7 +50,9 @@ class SpectralMeasure:
     def __post_init__(self) -> None:
         lam, weights = (check.finite_array(1, **{name: value}) for name, value in vars(self).items())
         if lam.shape != weights.shape or lam.size == 0:
-            raise InvalidInput(f"weights must be one for each of {lam.size} eigenvalues, got {weights.size}.")
+            raise InvalidInput(
+                f"weights must be one for each of {lam.size} eigenvalues, got {weights.size}; give both."
+            )
         if np.abs(lam).max() > 1 + 1e-9 or weights.min() < 0:
             raise InvalidInput(
                 f"eigenvalues must lie in [-1, 1] and weights be >= 0, got {lam[first_largest(np.abs(lam))]:g} and "

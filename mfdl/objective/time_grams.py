@@ -42,8 +42,7 @@ MAX_WORK = 5e12  # operations of the form over nodes: about half an hour
 
 @over_kinds
 def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> FloatArray:
-    """H of noise correlated in time, alike at all nodes: tr(H N N^T) is the variance; shape (T, T), positive
-    semidefinite.
+    """H of noise correlated in time, alike at all nodes: tr(H N N^T) is the variance; shape (T, T).
 
     Args: present: who is there in each step, bool (T, n); noise of nodes that are offline enters nothing, as
         `algorithms.with_dropout` runs. Default everybody.
@@ -262,8 +261,9 @@ def _over_ages(
 def _gram(
     counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
 ) -> FloatArray:
-    """sum_r w_r y_r^T M y_r, y_r the responses of step r to each injection and M the coupling (or its diagonal), or Q;
-    by `CountedModels.over_ages` where only the age of an injection matters.
+    """sum_r w_r y_r^T M y_r, y_r the responses of step r to each injection and M the coupling (or its diagonal), or Q.
+
+    By `CountedModels.over_ages` where only the age of an injection matters.
     """
     T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
     total = np.zeros((T, T))
@@ -320,8 +320,7 @@ def _released_gram(counted: CountedModels) -> FloatArray:
 
 @over_kinds
 def over_nodes(counted: CountedModels) -> FloatArray:
-    """H of noise fresh in each step: covariance R over nodes leaves variance tr(H R); shape (n, n), positive
-    semidefinite.
+    """H of noise fresh in each step: covariance R over nodes leaves variance tr(H R); shape (n, n).
 
     Its trace is that of `over_steps`. One step gives W^T W, the criterion tr(W R W^T).
 

@@ -292,8 +292,9 @@ class _System:
         return matrix, gradients
 
     def _add_products(self, P: Array, Y: Array, crossed: Array, straight: Array) -> None:
-        """tr(E P E' Y) for basis elements E of entry (a, b) and E' of entry (c, d), without their norms: P_bc Y_ad and
-        its transpose P_ad Y_bc, P_bd Y_ac and P_ac Y_bd, since P and Y are symmetric.
+        """tr(E P E' Y) for basis elements E of entry (a, b) and E' of entry (c, d), without their norms.
+
+        P_bc Y_ad, its transpose P_ad Y_bc, P_bd Y_ac and P_ac Y_bd, since P and Y are symmetric.
         """
         P_a, P_b, Y_a, Y_b = P[self.rows], P[self.columns], Y[self.rows], Y[self.columns]
         crossed += P_b.take(self.rows, axis=1) * Y_a.take(self.columns, axis=1)

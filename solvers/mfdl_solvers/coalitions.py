@@ -71,7 +71,9 @@ def solve(
         raise ProblemError(f"method must be one of {METHODS}, got {method!r}.")
     unknowns = sum(len(group) * (len(group) + 1) // 2 for group in problem.groups)
     if unknowns > MAX_UNKNOWNS and problem.exposed is None and method == "newton":
-        raise ProblemError(f"these groups make {unknowns} unknowns, more than {MAX_UNKNOWNS}; take smaller groups.")
+        raise ProblemError(
+            f"groups of these sizes make {unknowns} unknowns, more than {MAX_UNKNOWNS}; take smaller groups."
+        )
     if problem.exponent:
         return solve(problem.normalised, stopping, method=method).shifted(problem.exponent)
     if problem.exposed is None:

@@ -237,8 +237,9 @@ def on_device(device: str) -> Decompose:
 def search(
     problem: FactorizationProblem, stopping: Stopping, best: Best, start: Array | None, decompose: Decompose = lapack
 ) -> int:
-    """Searches the dual of a regular H from that of X `start` (default V = I), offers each X and bound to `best`, and
-    returns the number of iterations: eigendecompositions after the first.
+    """Searches the dual of a regular H, offers each X and bound to `best`; the number of iterations.
+
+    From that of X `start` (default V = I). An iteration is an eigendecomposition after the first.
     """
     blocks = ClassBlocks(problem, decompose)
     path = ExtrapolatedPath(blocks.first(start), problem.num_classes)

@@ -74,7 +74,8 @@ class MaximumProblem:
         object.__setattr__(self, "classes", self.sum.classes)
 
     def __repr__(self) -> str:
-        return f"MaximumProblem({len(self.error_grams)} errors, {self.size} steps in {self.sum.num_classes} classes)"
+        steps, classes = self.size, self.sum.num_classes
+        return f"MaximumProblem({len(self.error_grams)} errors over {steps} steps in {classes} classes)"
 
     @property
     def size(self) -> int:

@@ -142,8 +142,9 @@ class _Edges:
 
 
 def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
-    """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively; beyond
-    MAX_EDGES within COARSE, or what ROUNDS reach.
+    """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively.
+
+    Beyond MAX_EDGES within COARSE, or what ROUNDS reach.
 
     Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
     Raises: ProblemError: beyond, on graphs that mix so slowly that Lanczos fails.
@@ -270,8 +271,10 @@ class _Modulus:
 
 
 class _PrimalDual:
-    """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro: (w, s) inside their constraints always,
-    multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their equations in the end.
+    """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro.
+
+    (w, s) are inside their constraints always, multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their
+    equations in the end.
     """
 
     def __init__(self, graph: _Edges) -> None:

@@ -332,8 +332,9 @@ class ModeBlocks:
         return self.vectors[k] * np.sqrt(self.values[k] + rho * self.ridge_share[k])
 
     def class_sums(self, grams: Array) -> Array:
-        """d_uc = sum over s, t of class c of |sum_k M_uk X_k[s, t]|, shape (n, classes); its maximum bounds the squared
-        sensitivity, and is exact where the in-class entries are not negative.
+        """d_uc = sum over s, t of class c of |sum_k M_uk X_k[s, t]|, shape (n, classes).
+
+        Its maximum bounds the squared sensitivity, and is exact where the in-class entries are not negative.
         """
         rows, columns, labels = self.same_class
         absolute = np.abs(self.weights @ grams[:, rows, columns])

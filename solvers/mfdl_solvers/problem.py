@@ -200,7 +200,8 @@ class FactorizationProblem(GramProblem):
         Raises: ProblemError: another shape, or an objective beyond float64.
         """
         if np.shape(gram) != self.error_gram.shape:
-            raise ProblemError(f"gram must be X = C^T C of shape {self.error_gram.shape}, got {np.shape(gram)}.")
+            shape = self.error_gram.shape
+            raise ProblemError(f"gram must be X = C^T C of shape {shape}, as error_gram, got {np.shape(gram)}.")
         if self.exponent:
             return objective_in_range(self.normalised.objective(gram), self.exponent)
         try:

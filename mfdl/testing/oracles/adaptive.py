@@ -37,8 +37,9 @@ class Integral(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reaction:
-    """The gradient of a node at the hidden part h of its model: clip(slope h + offset, -clip, clip); `offset` also
-    stands for what the attacker knows of the model.
+    """The gradient of a node at the hidden part h of its model: clip(slope h + offset, -clip, clip).
+
+    What the attacker knows of the model is in `offset`.
 
     >>> Reaction(2.0, offset=-0.5, clip=1.0)(np.array([0.0, 0.5, 3.0]))
     array([-0.5,  0.5,  1. ])

@@ -94,8 +94,10 @@ def exact_renyi(mu: float, order: float, *, digits: int = 20) -> Any:
 
 
 def composed_delta(first: float, second: float, epsilon: float, *, digits: int = 20) -> Any:
-    """delta(epsilon) of two independent releases, first- and second-GDP, to about 10^-digits: an integral over the loss
-    N(mu^2 / 2, mu^2) of the one of smaller mu, on whose scale what that leaves of epsilon for the other is smooth.
+    """delta(epsilon) of two independent releases, first- and second-GDP, to about 10^-digits.
+
+    An integral over the loss N(mu^2 / 2, mu^2) of the one of smaller mu; what that leaves for the other is smooth
+    there.
     """
     with mpmath.workdps(digits + 10):
         m, other = sorted((mpmath.mpf(first), mpmath.mpf(second)))

@@ -31,8 +31,9 @@ from ...privacy.adaptive.shift_problem import ShiftProblem
 
 
 def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:
-    """max ||C g|| over scalar g_t in [-1, 1] on one pattern, at a corner, since a norm is convex: a lower bound for
-    vectors in the unit ball, equal to it when C^T C >= 0 on the patterns. O(2^k).
+    """max ||C g|| over scalar g_t in [-1, 1] on one pattern: at a corner, since a norm is convex. O(2^k).
+
+    A lower bound for vectors in the unit ball, equal to it when C^T C >= 0 on the patterns.
     """
     return max(
         float(np.linalg.norm(encoder[:, steps] @ np.array(signs)))
@@ -88,8 +89,9 @@ def signed_sum_over_patterns(gram: FloatArray, patterns: Iterable[Sequence[int]]
 
 
 def ascended_value(gram: FloatArray, *, dimension: int, starts: int = 5, rounds: int = 200, seed: int = 0) -> float:
-    """A value of sum X[s, t] <g_s, g_t> attained by unit vectors of a given dimension, by coordinate ascent: a step
-    turns g_s towards sum_{t != s} X[s, t] g_t, the best vector with the others held.
+    """A value of sum X[s, t] <g_s, g_t> attained by unit vectors of a given dimension, by coordinate ascent.
+
+    A step turns g_s towards sum_{t != s} X[s, t] g_t, the best vector with the others held.
     """
     rng = np.random.default_rng(seed)
     best = 0.0
@@ -138,8 +140,9 @@ def largest_over_patterns(gram: FloatArray, patterns: Iterable[tuple[int, ...]])
 
 
 def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = False) -> float:
-    """Optimum of `cvxpy.Minimize` or `Maximize`, accurate to about 1e-7 of its scale. Raises: RuntimeError: the solver
-    ends otherwise; inaccurate solutions count only with `inaccurate`.
+    """Optimum of `cvxpy.Minimize` or `Maximize`, accurate to about 1e-7 of its scale.
+
+    Raises: RuntimeError: the solver ends otherwise; inaccurate solutions count only with `inaccurate`.
     """
     cp = errors.imported("cvxpy", "this oracle")  # a second, which `import mfdl.testing` need not take
     program = cp.Problem(objective, constraints)
@@ -152,8 +155,7 @@ def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = 
 
 
 def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = True) -> float:
-    """min tr(H X^-1) at unit sensitivity as a semidefinite program (cvxpy, CLARABEL), accurate to about 1e-6 of itself
-    when H is well conditioned.
+    """min tr(H X^-1) at unit sensitivity as a semidefinite program (cvxpy, CLARABEL), to about 1e-6 for regular H.
 
     Args: restricted: True for X with zero in-class off-diagonal entries and class diagonals that sum to at most 1;
         False for every X whose exact sensitivity, over vectors in any dimension, is at most 1: on each class max <X_c,
@@ -207,10 +209,9 @@ def coalition_inverse_diagonal(
 def coalition_loss_reference(
     error_gram: FloatArray, groups: Sequence[Sequence[int]], size: int, *, private: bool = True
 ) -> float:
-    """min tr(H R) with max [M_I^-1]_ii <= 1 over all coalitions of at most `size` nodes (cvxpy, CLARABEL); inf if there
-    is none.
+    """min tr(H R) with max [M_I^-1]_ii <= 1 over all coalitions of at most `size` nodes; inf if there is none.
 
-    Written with e_i^T M^-1 e_i as cvxpy's `matrix_frac`, and with every subset, none left out. Accurate to about 1e-6.
+    Written with e_i^T M^-1 e_i as cvxpy's `matrix_frac` (CLARABEL), and with every subset. Accurate to about 1e-6.
 
     Args: error_gram: H, positive definite, shape (n, n); private: whether s > 0 is allowed.
     Raises: RuntimeError: the solver reports an inaccurate solution, as it may for nearly singular H.

@@ -287,8 +287,10 @@ def participations(
     disjoint: bool = False,
     schemes: Sequence[str] = SCHEMES,
 ) -> Participation:
-    """Any of the given schemes, on 1 to `max_steps` steps, or on exactly `num_steps`; with `disjoint` the patterns
-    always partition the steps. Raises: InvalidInput: an unknown scheme, or one of `OVERLAPPING` with `disjoint`.
+    """Any of the given schemes, on 1 to `max_steps` steps, or on exactly `num_steps`.
+
+    With `disjoint` the patterns always partition the steps. Raises: InvalidInput: an unknown scheme, or one of
+    `OVERLAPPING` with `disjoint`.
     """
     possible = ALL_SCHEMES if not disjoint else SCHEMES
     why = " for disjoint patterns" if disjoint else ""

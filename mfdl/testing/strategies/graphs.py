@@ -88,8 +88,9 @@ def _graph(n: int, edges: set[tuple[int, int]]) -> nx.Graph:
 
 @st.composite
 def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
-    """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, as products over a few
-    rounds exact in float64, so that rational oracles can take the very matrices.
+    """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64.
+
+    So are products over a few rounds: rational oracles can take the very matrices.
     """
     graph = draw(connected_graphs(min_nodes, max_nodes))
     L = np.asarray(laplacian(graph).toarray())

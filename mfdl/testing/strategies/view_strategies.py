@@ -278,7 +278,7 @@ def trust_models(
         for kind in TRUST_MODELS
         if (n > 1 or kind not in OF_TWO_NODES) and (isinstance(algorithm, LinearAlgorithm) or kind != "masks")
     )
-    why = f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead"
+    why = f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number"
     kind = draw(st.sampled_from(wanted_names(fitting, fitting if kinds is None else kinds, why=why)))
     if kind in ("pndp", "colluding"):
         nodes = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))

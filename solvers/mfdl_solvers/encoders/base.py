@@ -84,14 +84,16 @@ class Encoder(abc.ABC):
         return None
 
     def class_sums(self, period: int, classes: np.ndarray) -> Iterator[Array] | None:
-        """Rows of sums of at least |C[t, s]|, or of it where C is `nonnegative`, over the steps s of some classes s mod
-        period, shape (classes,); None where nothing is known but products, or `diagonals` or `certified_series` say
-        more.
+        """Rows of sums of at least |C[t, s]| over the steps s of some classes s mod period, shape (classes,).
+
+        Of C itself where it is `nonnegative`. None where nothing is known but products, or `diagonals` or
+        `certified_series` say more.
         """
         return None
 
     def bin_gram(self, bins: int) -> Array | None:
-        """M = (|C| E)^T (|C| E) or above, shape (bins, bins), step t in bin t mod bins; infinite where C is unbounded,
+        """M = (|C| E)^T (|C| E) or above, shape (bins, bins), step t in bin t mod bins; infinite where C is unbounded.
+
         None where its structure is not known. Raises: ProblemError: more than `bins.MAX_PRODUCTS`.
         """
         return None
@@ -161,8 +163,9 @@ class Encoder(abc.ABC):
         return 64 * self.size * UNIT
 
     def step_rounding(self, x: Array) -> Array:
-        """How far a stepper may miss C y = z, entry by entry, in units of roundoff: x >= 0 are norms of rows of C^-1. A
-        row of noise is a sum of `memory` + 1 products, so it is |C| x times a few more units than these.
+        """How far a stepper may miss C y = z, entry by entry, in units of roundoff: x >= 0 are norms of rows of C^-1.
+
+        A row of noise is a sum of `memory` + 1 products, so it is |C| x times a few more units than these.
         """
         return (self.memory + 4) * self.absolute_times(x)
 
