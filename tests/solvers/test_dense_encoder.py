@@ -168,9 +168,7 @@ def test_a_stopped_run_says_so_and_its_numbers_stay_valid(alone, limit):
     done = solve(problem, Stopping(1e-6))
     assert done.status == "optimal"
     assert stopped.lower_bound <= done.objective <= stopped.objective
-    assert (
-        done.lower_bound <= stopped.objective <= problem.objective(np.diag(1.0 / problem.class_sizes[problem.classes]))
-    )
+    assert done.lower_bound <= stopped.objective <= problem.objective(np.diag(1 / problem.class_sizes[problem.classes]))
 
 
 def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
@@ -187,9 +185,7 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
     wrong = rng.standard_normal(solved.gram.shape)
     wrong = np.where(problem.same_class, 0.0, wrong + wrong.T) * np.linalg.eigvalsh(solved.gram)[0] / 20
     objectives = [1 - lower_bound(problem, solved.gram + size * wrong) / solved.objective for size in (1e-1, 1e-2)]
-    assert (
-        0 < objectives[1] < objectives[0] / 30
-    )  # a tenth of the error; without the raised diagonal a tenth of the objective
+    assert 0 < objectives[1] < objectives[0] / 30  # a tenth of the error; without the raised diagonal a tenth of it
 
 
 def test_start_is_made_feasible_and_from_the_solution_is_soon_over():
