@@ -40,7 +40,8 @@ def calibrated(algorithm):
 
 def hull(M):
     """A scale that grows in the diagonal and in the correlation, at no cost."""
-    return np.diagonal(M).max() ** 0.5 * (0.3 + (M - np.diag(np.diagonal(M))).max() ** 0.5)
+    d, c = np.diagonal(M).max(), (M - np.diag(np.diagonal(M))).max()
+    return d**0.5 * (0.5 + (c / d) ** 0.5)
 
 
 @pytest.mark.parametrize("weights", [None, "released:average:2"])
@@ -99,7 +100,6 @@ def test_a_target_that_is_none_is_refused(wrong):
     refuses(".", mfdl.privacy.noise_of_bins, **{"bins": 3, **TARGET, **wrong})
 
 
-# ---- on the command line ---------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
@@ -107,16 +107,12 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, progress=False)
     for name in ("noise_std", "root_error", "root_error_bound"):
         assert printed[name] == pytest.approx(getattr(solved, name), rel=1e-9)
-    assert (printed["mechanism"], printed["participation"], printed["sensitivity"]) == (
-        "mafalda-bins",
-        "balls-in-bins",
-        None,
-    )
+    facts = [printed[name] for name in ("mechanism", "participation", "sensitivity")]
+    assert facts == ["mafalda-bins", "balls-in-bins", None]
     assert printed["gap"] == pytest.approx((printed["root_error"] / printed["root_error_bound"]) ** 2 - 1)
     assert "correlated no more than" in printed["bound_over"]
-    assert min(each["noise_std"] ** 2 * each["objective"] for each in printed["tried"]) == pytest.approx(
-        printed["root_error"] ** 2
-    )
+    least = min(each["noise_std"] ** 2 * each["objective"] for each in printed["tried"])
+    assert least == pytest.approx(printed["root_error"] ** 2)
     named = answer(capsys, "account", *SECRET, "--mechanism", "mafalda-bins")
     from_file = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
     assert named["noise_std"] == from_file["noise_std"] == pytest.approx(printed["noise_std"], rel=1e-6)
@@ -178,9 +174,8 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
     dynamics, arguments = (dynamics_on("ring:n=3"), {"delta": 1e-5, "adjacency": "zero-out"})
-    targets = [
-        mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **arguments) for mu in options["mu"]
-    ]
+    budgets = [epsilon_from_mu(mu, 1e-5) for mu in options["mu"]]
+    targets = [mfdl.privacy.noise_of_bins(epsilon=epsilon, bins=2, **arguments) for epsilon in budgets]
     solved = [factorize_balls_in_bins(dynamics, 2, 2, target, progress=False) for target in targets]
     expected = sorted(each.noise_std for each in solved)
     assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)
@@ -196,9 +191,8 @@ def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_s
     assert printed["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
     for other in ({}, {"weights": mfdl.ErrorWeights("last:2")}):
         algorithm = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False, **other)
-        assert (
-            calibrated(algorithm).noise_std ** 2 * noise_error(algorithm, weights=weights).value > solved.root_error**2
-        )
+        variance = calibrated(algorithm).noise_std ** 2 * noise_error(algorithm, weights=weights).value
+        assert variance > solved.root_error**2
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
     compared = answer(capsys, "compare", *SECRET, *options, *training, "--mechanisms", "mafalda-bins")
     (row,) = compared["mechanisms"]
@@ -230,7 +224,6 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
     assert row["epsilon"] <= 2
 
 
-# ---- over nodes too --------------------------------------------------------------------------------------------------
 OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), **ZERO_OUT)
 
 
@@ -249,9 +242,8 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
     assert np.array_equal(algorithm.noise.encoder.array, solved.encoder)
     assert len(seen) == len(solved.tried)
-    assert solved.noise_std * noise_error(algorithm, weights=counted).value ** 0.5 == pytest.approx(
-        solved.root_error, rel=1e-9
-    )
+    root_error = solved.noise_std * noise_error(algorithm, weights=counted).value ** 0.5
+    assert root_error == pytest.approx(solved.root_error, rel=1e-9)
     unsupported("kronecker-bins is for balls-in-bins", lambda: kronecker_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull))
     unsupported("form 'banded'; use dense", factorize_balls_in_bins, DYNAMICS, 2, 3, hull, factor=space, form="banded")
 
@@ -274,27 +266,17 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
 RING = dynamics_on("ring:n=6")
 
 
-def hull_gram(M):
-    """A scale that grows in the diagonal and in the correlation."""
-    d, c = np.diagonal(M).max(), (M - np.diag(np.diagonal(M))).max()
-    return d**0.5 * (0.5 + (c / d) ** 0.5)
-
-
 @pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
 def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
-    factorization = factorize_balls_in_bins(
-        RING, 3, 4, hull_gram, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False
-    )
+    options = {"correlations": (0.3, 0.0, 0.1), "progress": False}
+    factorization = factorize_balls_in_bins(RING, 3, 4, hull, weights=weights, **options)
     assert [correlation for correlation, _, _ in factorization.tried] == [0.0, 0.1, 0.3]
     errors = [std * solved.objective**0.5 for _, std, solved in factorization.tried]
     assert_allclose(factorization.root_error, min(errors), rtol=1e-12)
     assert len(set(errors)) == 3
     algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
-    assert_allclose(
-        factorization.noise_std * noise_error(algorithm, weights=weights).value ** 0.5,
-        factorization.root_error,
-        rtol=1e-9,
-    )
+    root_error = factorization.noise_std * noise_error(algorithm, weights=weights).value ** 0.5
+    assert_allclose(root_error, factorization.root_error, rtol=1e-9)
     for _, _, solved in factorization.tried:
         assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-9) < 1.3 * solved.lower_bound
 
@@ -302,36 +284,31 @@ def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_sa
 def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
     options = {"correlations": (0.2,), "progress": False}
     with keeping(Solutions(tmp_path)):
-        first = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+        first = factorize_balls_in_bins(RING, 2, 3, hull, **options)
     with keeping(Solutions(tmp_path)):
-        again = factorize_balls_in_bins(RING, 2, 3, hull_gram, **options)
+        again = factorize_balls_in_bins(RING, 2, 3, hull, **options)
     assert again.encoder.tolist() == first.encoder.tolist()
     assert again.best.seconds == 0.0
 
 
 @pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
 def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
-    factorization = factorize_balls_in_bins(
-        RING, 3, 4, hull_gram, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False
-    )
+    options = {"form": form, "bandwidth": 3, "correlations": (0.0, 0.1), "progress": False}
+    factorization = factorize_balls_in_bins(RING, 3, 4, hull, **options)
     assert factorization.error_gram is None
     assert factorization.encoder is factorization.best.encoder
     algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
     assert_allclose(factorization.noise_std * noise_error(algorithm).value ** 0.5, factorization.root_error, rtol=1e-9)
-    assert (
-        factorization.root_error_bound
-        <= factorization.root_error
-        <= factorization.tried[0][1] * factorization.tried[0][2].objective ** 0.5
-    )
+    _, std, independent = factorization.tried[0]
+    assert factorization.root_error_bound <= factorization.root_error <= std * independent.objective**0.5
 
 
 def test_what_means_nothing_is_refused():
-    refuses(
-        r"correlations must be numbers in \[0, 1\]", factorize_balls_in_bins, RING, 2, 3, hull_gram, correlations=(1.5,)
-    )
-    refuses("bins must be an integer >= 1", factorize_balls_in_bins, RING, 2, 0, hull_gram)
-    refuses("bandwidth 2 is of a form with diagonals", factorize_balls_in_bins, RING, 2, 3, hull_gram, bandwidth=2)
-    refuses("unknown form 'buffered'", factorize_balls_in_bins, RING, 2, 3, hull_gram, form="buffered")
-    with pytest.raises(UnsupportedMechanism, match="count models step by step"):
-        factorize_balls_in_bins(RING, 2, 3, hull_gram, form="toeplitz", weights=ErrorWeights("released:average:2"))
-    refuses("no encoder", factorize_balls_in_bins, RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)
+    search = factorize_balls_in_bins
+    refuses(r"correlations must be numbers in \[0, 1\]", search, RING, 2, 3, hull, correlations=(1.5,))
+    refuses("bins must be an integer >= 1", search, RING, 2, 0, hull)
+    refuses("bandwidth 2 is of a form with diagonals", search, RING, 2, 3, hull, bandwidth=2)
+    refuses("unknown form 'buffered'", search, RING, 2, 3, hull, form="buffered")
+    released = {"form": "toeplitz", "weights": ErrorWeights("released:average:2")}
+    unsupported("count models step by step", search, RING, 2, 3, hull, **released)
+    refuses("no encoder", search, RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)

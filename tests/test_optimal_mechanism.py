@@ -25,7 +25,6 @@ def optimized(run, scheme, trust=None, **options):
     return mfdl.optimize(run, scheme, privacy(AnyReceiver() if trust is None else trust), **options)
 
 
-# ---- what is gained ------------------------------------------------------------------------------------------------
 def test_the_gain_is_split_and_beside_it_stand_stronger_attackers():
     mechanism = optimized(dynamics("ring:n=5", 3), EveryStep(1))
     gain, hidden = mechanism.gain, mfdl.losses(mechanism.algorithm, privacy(LDP()), progress=False)
@@ -79,7 +78,6 @@ def test_a_coalition_of_receivers_is_the_worst_of_all_sets_of_that_size():
     refuses("size must be below num_nodes=4", lambda: mfdl.account(algorithm, privacy(AnyReceiver(4)), noise_std=1.0))
 
 
-# ---- budgets by pair -----------------------------------------------------------------------------------------------
 @given(20, graph=connected_graphs(2, 4), seed=st.integers(0, 99), rounds=st.integers(1, 3))
 def test_every_pair_keeps_its_budget_and_one_of_them_needs_it(graph, seed, rounds):
     n = graph.number_of_nodes()
@@ -110,7 +108,6 @@ def test_budgets_by_pair_are_an_array_or_a_mapping():
     refuses(r"under trust\.AnyReceiver", lambda: optimized(run, EveryStep(1), LDP(), mu=np.ones((3, 3))))
 
 
-# ---- seeds ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("scheme", [EveryStep(1), EveryStep(2), mfdl.Cyclic(epochs=1, period=2)], ids=str)
 def test_a_seed_of_all_nodes_that_the_attacker_lacks_is_corn_and_joint(scheme):
     run, once = dynamics("path:n=4", rounds=1), scheme.num_steps == 1
@@ -133,7 +130,6 @@ def test_seeds_of_groups_save_noise_and_train():
     refuses("at least two nodes below 5", lambda: optimized(run, EveryStep(1), seeds=[(0, 5)]))
 
 
-# ---- symmetries ----------------------------------------------------------------------------------------------------
 @given(20, n=st.integers(3, 9), steps=st.sets(st.integers(1, 4), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_every_place_of_a_circulant_graph_is_reached_by_a_symmetry(n, steps, seed):
     order = np.random.default_rng(seed).permutation(n)
@@ -159,7 +155,6 @@ def test_one_attacker_and_one_covariance_stand_for_all_on_symmetric_graphs(graph
     assert by_symmetry.lower_bound <= general.objective <= by_symmetry.objective * (1 + GAP)
 
 
-# ---- what is sent before a node leaves -----------------------------------------------------------------------------
 @given(60, data=st.data())
 def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
     if data.draw(st.booleans()):
@@ -180,7 +175,6 @@ def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
 
 
 def test_who_stays_loses_more_without_the_noise_of_a_node_that_left():
-    """Node 3 of a ring of 6 leaves after its first message; the others go on by the weights of the path they form."""
     n, rounds, left = 6, 4, 3
     whole = metropolis_hastings(f"ring:n={n}")
     rest = np.eye(n)
@@ -202,7 +196,6 @@ def test_who_stays_loses_more_without_the_noise_of_a_node_that_left():
     assert max(value for (v, _), value in mu.items() if v != left) == pytest.approx(1.09, abs=0.01)
 
 
-# ---- float32 -------------------------------------------------------------------------------------------------------
 def final_models(algorithm, noise, message_type):
     """Noise in the final models by the maps of the algorithm, with every message rounded to a type."""
     state = np.zeros((algorithm.model_from_state.shape[1], noise.shape[1]))
@@ -229,7 +222,6 @@ def test_rounded_messages_leave_an_error_in_proportion_to_the_noise_that_cancels
         assert 0.05 < np.sqrt((error**2).mean()) / (cancelled * np.finfo(message_type).eps) < 0.5
 
 
-# ---- other questions -----------------------------------------------------------------------------------------------
 def test_in_one_step_of_one_round_white_noise_is_the_best():
     algorithm = trust_optimal(dynamics("star:n=5", 1), EveryStep(1), AnyReceiver(), published=False, release="none")
     np.testing.assert_allclose(algorithm.factorization.covariances, np.ones((5, 1, 1)), rtol=5 * GAP)

@@ -96,12 +96,9 @@ def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, 
     assert factorization.status == "stopped"
     assert factorization.objective.__class__ is float
     assert factorization.encoder.dtype == np.float64
-    assert posed.sensitivity_squared(factorization.encoder.T @ factorization.encoder) <= 1 + 1e-12
-    assert_allclose(
-        np.trace(posed.error_gram @ np.linalg.inv(factorization.encoder.T @ factorization.encoder)),
-        factorization.objective,
-        rtol=1e-9,
-    )
+    X = factorization.encoder.T @ factorization.encoder
+    assert_allclose(np.trace(posed.error_gram @ np.linalg.inv(X)), factorization.objective, rtol=1e-9)
+    assert posed.sensitivity_squared(X) <= 1 + 1e-12
     best = optimal_loss_reference(posed)
     assert factorization.lower_bound <= best * (1 + 1e-6)
     assert factorization.objective >= best * (1 - 1e-6)

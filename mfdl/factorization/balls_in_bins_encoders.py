@@ -1,9 +1,8 @@
 """Noise correlated over time for balls-in-bins: from dynamics, bins and error weights to an encoder.
 
-Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is
-M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_balls_in_bins`
-solves for several bounds on the off-diagonal of M and keeps the encoder whose noise, at the scale that the accountant
-asks for, costs the models least.
+Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is M =
+(|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_balls_in_bins` solves
+for several bounds on the off-diagonal of M and keeps the encoder whose noise costs the models least.
 """
 
 from __future__ import annotations
@@ -88,9 +87,7 @@ class BallsInBinsFactorization:
 
     @property
     def root_error_bound(self) -> float:
-        """At noise_std, of every encoder whose bins are correlated no more than those of `encoder`; of a form with
-        structure, of every one with M_rr <= 1.
-        """
+        """At noise_std, of every encoder whose bins are correlated no more; of a form, of every one with M_rr <= 1."""
         return self.noise_std * math.sqrt(self.best.lower_bound)
 
 
@@ -121,7 +118,6 @@ def factorize_balls_in_bins(
         bandwidth: diagonals of a form; default b, of "banded" at most 32.
         correlations: bounds c on M_rq / M_rr to try, each in [0, 1]; default CORRELATIONS or FORM_CORRELATIONS.
         stopping: of each of them; of a form its iterations.
-
     Guarantees: none of privacy: what the encoder guarantees is what an accountant says of its own M.
     Raises: InvalidInput: k, b or a correlation out of range, an unknown form, or no encoder that meets the target.
         UnsupportedMechanism: of forms, gossip without a spectral measure, released models; of a factor, no modes.

@@ -1,8 +1,8 @@
 """Noise over many steps: the best encoder of a form with structure, against gossip, without an array of T x T.
 
-In: what `factorize` takes. Out: an encoder (`mfdl.factorization.encoders`) that `CausalNoise` and `mf_dsgd` take,
-with objective, a certified lower bound on the objective of any encoder, and their gap. The error Gram is known by the
-spectral measure of the gossip alone: each of its eigenvalues is a scalar recursion.
+The answer is an encoder (`mfdl.factorization.encoders`) that `CausalNoise` and `mf_dsgd` take, with objective, a
+certified lower bound on the objective of any encoder, and their gap. The error Gram is known by the spectral measure of
+the gossip alone: each of its eigenvalues is a scalar recursion.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ def best_of_form(
     buffers: int = USUAL_BUFFERS,
     form: str = "toeplitz",
 ) -> Encoder:
-    """The encoder of `factorize_long`, without what its bound costs: the search alone.
-
-    Args, Raises: as `factorize_long`.
-    """
+    """The encoder of `factorize_long`, whose arguments it takes, without what its bound costs: the search alone."""
     setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     chosen = _form(participation, form, bandwidth, buffers)
     limit = integer_at_least(1, max_iterations=max_iterations)
@@ -114,15 +111,6 @@ def factorize_long(
         squared = _squared_sensitivity(participation)
         best = structured.best(cost, patterns, chosen, squared, max_iterations=limit)
         return _bounded(setting, best) if patterns.kind == PERIODIC else best
-
-
-@solver_refusals()
-def evaluate_long(
-    setting: Setting, encoder: Encoder, *, measure: SpectralMeasure | None = None
-) -> StructuredFactorization:
-    """A given encoder in a setting: objective at unit sensitivity, lower bound, status "fixed"."""
-    cost, patterns = mode_cost(setting, measure), spaced_patterns(setting.participation)
-    return structured.evaluate(cost, patterns, encoder, _squared_sensitivity(setting.participation))
 
 
 def _squared_sensitivity(participation: Participation) -> Callable[[Encoder], tuple[float, bool]]:

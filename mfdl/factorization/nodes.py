@@ -92,8 +92,8 @@ def factorize_nodes(
 ) -> NodeFactorizations:
     """One encoder per node from its own error Gram H_u (MAFALDA-L).
 
-    Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
-    same Gram (symmetric graphs) and the same participation share one solution.
+    Each node starts from the solution of the node before; nodes with the same Gram and the same participation share
+    one.
 
     Args: as for `factorize`; progress: a function is called after each solution.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
@@ -111,10 +111,7 @@ def factorize_nodes(
 @storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassFactorizations(NodeFactorizations):
-    """One factorization per class of nodes: `nodes[labels[u]]` is that of node u, at the sum of its class's Grams.
-
-    Attributes: labels: the class of each node, integers from 0, shape (n,), read-only.
-    """
+    """One factorization per class of nodes: `nodes[labels[u]]`, labels of shape (n,), is that of node u."""
 
     labels: NDArray[np.intp]
 

@@ -43,11 +43,10 @@ def optimal_pairwise(
 ) -> SpatialFactorization:
     """The best covariance sigma_ldp^2 I + sigma_cor^2 L of DECOR at a given price of privacy.
 
-    One ratio is searched; sigma_ldp then follows from the constraint exactly. q = 0 is the pairwise-constrained
-    problem (9) of CorN-DSGD.
+    One ratio is searched; sigma_ldp then follows from the constraint. q = 0 is problem (9) of CorN-DSGD on the edges.
 
     Args: as for `optimal_covariance`; every coalition of q nodes is tried.
-    Returns: SpatialFactorization, status "stationary"; its lower bound is that of any covariance at all.
+    Returns: status "stationary"; the lower bound is that of any covariance at all.
     Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
     """
     began = time.perf_counter()

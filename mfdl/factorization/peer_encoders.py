@@ -1,8 +1,8 @@
 """Encoders of other libraries as encoders of this one: JAX Privacy 2.0 and opake 0.16.
 
-In: a strategy object of the other library, or its fields as they were saved. Out: an `Encoder`. Objects are read by
-their fields, so neither library need be installed. Only the numbers that define C are read: a sensitivity or a noise
-multiplier that the other library states has no effect, and the encoder is accounted as every other.
+A strategy object of the other library, or its fields as they were saved, is read by its fields, so neither library need
+be installed. Only the numbers that define C are read: a sensitivity or a noise multiplier that the other library states
+has no effect.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ MAX_BAND_ENTRIES = 5 * 10**7
 Fields = Mapping[str, Any]
 
 
-# ---- JAX Privacy -----------------------------------------------------------------------------------------------------
-
-
 @solver_refusals()
 def from_jax_privacy(strategy: Any, *, num_steps: int, column_normalized: bool = False) -> Encoder:
     """The encoder of a strategy of `jax_privacy.matrix_factorization`.
@@ -41,9 +38,8 @@ def from_jax_privacy(strategy: Any, *, num_steps: int, column_normalized: bool =
         num_steps: T.
         column_normalized: of Toeplitz coefficients only: every column of C over its norm, as
             `toeplitz.inverse_as_streaming_matrix(coef, column_normalize_for_n=T)` has it.
-
-    Returns: `Buffered`, `Banded`, `Toeplitz` or `Dense`, over T steps.
-    Guarantees: the numbers of the strategy, exactly; norms of columns are computed here, in float64.
+    Returns: `Buffered`, `Banded`, `Toeplitz` or `Dense`, over T steps, with the numbers of the strategy; norms of
+        columns are computed here, in float64.
     Raises: InvalidInput: numbers that are not finite, another number of steps, a C that is not lower triangular with a
         positive diagonal, a decay outside [-1, 1]; UnsupportedMechanism: another object, such as a `StreamingMatrix`.
     Source: JAX Privacy 2.0.0; arXiv:2408.08868 (BLT), arXiv:2306.08153 (banded).
@@ -103,12 +99,9 @@ _JAX_OBJECTS: Mapping[tuple[str, ...], Callable[..., Encoder]] = {
 }
 
 
-# ---- opake -----------------------------------------------------------------------------------------------------------
-
-
 @solver_refusals()
 def from_opake(strategy: Any, *, num_steps: int, coefficients: Any = None) -> Encoder:
-    """The encoder of a strategy of `opake.dpftrl`.
+    """The encoder of a strategy of `opake.dpftrl`, as its recipe defines it, computed here in float64.
 
     Args:
         strategy: a strategy (identity, BSR, BISR, lambda-CGD, BandMF, BLT), or its state as `opake.serialization` or a
@@ -117,9 +110,7 @@ def from_opake(strategy: Any, *, num_steps: int, coefficients: Any = None) -> En
         num_steps: T.
         coefficients: of C, shape (T,), as `strategy.coefficients(...)` gives them: for BandMF and BLT, whose recipes
             leave them to a search; they may also be a field of the state.
-
     Returns: `Identity`, `Toeplitz`, or `Inverse` of a `Toeplitz` or, with normalized columns, of a `Banded` encoder.
-    Guarantees: C as its recipe defines it, computed here in float64.
     Raises: InvalidInput: an unknown class or field, a number in the state that is infinite or undefined, a state for
         another number of steps, coefficients that are missing or not those of a causal C with a positive diagonal, or
         inverse coefficients of another number than the bandwidth of the state.
@@ -231,9 +222,6 @@ def _require_finite(value: Any, name: str = "strategy") -> None:
     numbers = check.as_array(**{name: value})
     if numbers.dtype.kind in "fc" and not np.isfinite(numbers).all():
         raise InvalidInput(f"{name} must be finite, got {check.brief(value)} that is infinite or undefined, in part.")
-
-
-# ---- series ----------------------------------------------------------------------------------------------------------
 
 
 def _toeplitz(coefficients: Any, T: int, *, normalized: bool) -> Encoder:

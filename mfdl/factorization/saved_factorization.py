@@ -1,7 +1,7 @@
 """Factorizations in files, with the header that says what they were made for.
 
-A file is read as a claim. Arrays are checked against one another and the numbers about them for what can be told from
-the file alone; what also needs dynamics or participation is carried as it stands (`load`).
+A file is a claim: checked for what can be told from it alone; what also needs dynamics or participation is carried as
+it stands (`load`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,10 @@ for _solved in (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedFactorization:
-    """What a file holds.
+    """What a file holds: a factorization as it was saved, and what it was made for.
 
-    Attributes:
-        factorization: as it was saved.
-        header: what it was made for; encoders serve the public form of `header["participation"]`, if there is one.
-        error_gram: H over the steps, shape (T, T), or one for each node, (n, T, T); None where it was not saved.
+    Encoders serve the public form of `header["participation"]`, if there is one. `error_gram` is H over the steps,
+    shape (T, T), or one for each node, (n, T, T); None where it was not saved.
     """
 
     __repr__ = short_repr
@@ -86,10 +84,9 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
 
     Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= objective; the
     status is one there is; over nodes, and over time and nodes, also that numbers are finite, no [R^-1]_ii is above
-    `max_inverse_diagonal` for an outsider, and the sensitivity is 1.
-    Carried, not checked: objective, lower bound and status, which need dynamics and error weights; that the encoders
-    have the sensitivity, which needs the participation; the constraint for coalitions. No guarantee rests on any of
-    them: accounting takes the arrays.
+    `max_inverse_diagonal` for an outsider, and the sensitivity is 1. Carried, not checked: objective, lower bound and
+    status; that the encoders have the sensitivity, which needs the participation; the constraint for coalitions. No
+    guarantee rests on any of them: accounting takes the arrays.
 
     Raises: InvalidInput: missing, damaged, another format, or claims that contradict one another or the arrays.
     """
@@ -103,8 +100,6 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
         _require_claims(saved.factorization)
     return saved
 
-
-# ---- claims ------------------------------------------------------------------------------------------------------
 
 STATUSES = (OPTIMAL, STATIONARY, STOPPED, FIXED)
 ROUNDING = 1e-6

@@ -48,12 +48,10 @@ class SpatialFactorization(Certified):
     Attributes:
         private_variance: s, of the noise each node keeps to itself.
         groups: the nodes of each seed, as indices; parts: R_k, shape (|group k|, |group k|), in the order of the group.
-        max_inverse_diagonal: r; for every coalition of `coalition_size` nodes, with the seeds it holds taken out of R,
-            [R^-1]_ii <= r at all other nodes i.
-        coalition_size: q; 0 is an eavesdropper who holds no seed.
+        max_inverse_diagonal: r; for every coalition of `coalition_size` nodes (q; 0 is an eavesdropper who holds no
+            seed), with the seeds it holds taken out of R, [R^-1]_ii <= r at all other nodes i.
         objective: tr(H R), variance in the counted models per coordinate.
-        lower_bound: nothing in `bound_over` that meets the constraint has a smaller objective.
-        bound_over: what the lower bound ranges over, in words.
+        lower_bound: nothing in `bound_over`, in words, that meets the constraint has a smaller objective.
         sigma_ldp, sigma_cor: standard deviations where all edges carry the same noise, else None.
         gossip_hash: of the gossip matrix it was made for; "" if unknown.
         independent_objective: tr(H) / r, the objective of independent noise at the same price.
@@ -91,8 +89,7 @@ class SpatialFactorization(Certified):
     def with_all_shared(self) -> SpatialFactorization:
         """The same covariance, all of it from one seed of all nodes: n normals a step in a simulation, the fewest.
 
-        For an outsider it is the same noise; a node can subtract all of it.
-        Raises: InvalidInput: made for seeds of groups or against coalitions.
+        For an outsider it is the same noise. Raises: InvalidInput: made for seeds of groups or against coalitions.
         """
         everybody = tuple(range(self.num_nodes))
         of_groups = self.sigma_ldp is None and self.groups != (everybody,)
@@ -140,8 +137,7 @@ def optimal_covariance(
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy, of the extra `testing`).
-
-    Returns: SpatialFactorization; look at its status.
+    Returns: Look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
         an objective beyond float64.
     Cost: one seed: O(n^3) per iteration, tens of iterations. Groups: O(n^3) per distinct coalition and iteration.
@@ -162,12 +158,7 @@ def optimal_covariance(
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
-    """Who holds which seed, and what the noise must withstand.
-
-    Attributes:
-        groups: the nodes of each seed; None is one seed held by all for q = 0, else one per edge.
-        coalition_size: q; private: nodes may keep noise of their own; max_inverse_diagonal: r.
-    """
+    """Who holds which seed, and what the noise must withstand, as for `optimal_covariance`."""
 
     groups: Sequence[Sequence[int]] | None = None
     coalition_size: int = 0
@@ -319,10 +310,7 @@ def edge_groups(gossip: Gossip) -> tuple[tuple[int, int], ...]:
 
 
 def checked_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
-    """Groups as sorted tuples of distinct indices below n.
-
-    Raises: InvalidInput: an empty group, an index out of range, a node twice in one group.
-    """
+    """Groups as sorted tuples of indices below n. Raises: InvalidInput: an empty one, a bad or repeated index."""
     out = []
     num_nodes = check.integer_at_least(0, num_nodes=num_nodes)
     for number, group in enumerate(check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=groups)):
@@ -360,10 +348,7 @@ def checked_coalition(size: int, n: int) -> int:
 
 
 def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Groups:
-    """Groups from a JSON file: a list of lists of node labels.
-
-    Raises: InvalidInput: the file cannot be read or is not of that form, or a label that is no node.
-    """
+    """Groups from JSON, a list of lists of node labels. Raises: InvalidInput: no such file or node."""
     form = "a JSON list of lists of node labels, e.g. [[0, 1], [1, 2]]"
     path = check.path(path=path)
     try:

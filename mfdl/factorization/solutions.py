@@ -1,4 +1,4 @@
-"""Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`).
+"""Solved problems by their content, so that none is solved twice where somebody keeps them (`keeping`).
 
 They are kept in memory, and in a folder that several processes may share, where every file is written whole.
 """

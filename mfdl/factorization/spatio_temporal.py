@@ -53,16 +53,13 @@ class SpatioTemporalFactorization(Certified):
         kind: "kronecker", "per-mode" or "joint".
         num_steps, num_nodes: T, n.
         encoder: C over steps, shape (T, T); one per direction, (n, T, T); or over time x nodes, (T n, T n), time-major.
-            Causal.
         space: kronecker: the covariance over nodes with its seed groups, at [R^-1]_ii <= 1.
         directions: per-mode: g_k in the columns, shape (n, n); base noise k is spread over the nodes by g_k.
         objective: tr(H X^-1) at unit sensitivity: variance in the counted models together, per unit of noise and
-            coordinate.
+            coordinate; independent_objective: that of independent noise.
         lower_bound: no noise over steps and nodes at unit sensitivity against an outsider costs less, of any form.
-        independent_objective: that of independent noise at unit sensitivity.
         sensitivity: of X under the participation, an upper bound; 1 up to rounding.
-        participation: what it was made for, as `Participation.to_dict` has it.
-        gossip_hash: of the gossip it was made for.
+        participation, gossip_hash: what it was made for, as `Participation.to_dict` has it.
     """
 
     kind: str
@@ -122,8 +119,8 @@ def optimal_kronecker(
 
     Args: groups, coalition_size: as for `optimal_covariance`; default one seed for all, against outsiders. tolerance:
         of each half and of the alternation; default `default_tolerance`. The others: as for `factorize`.
-    Returns: SpatioTemporalFactorization; look at its status. Unless it is "stopped", the product found is the best of
-        its form with one seed for all, up to the tolerance; with groups neither half can be improved.
+    Returns: Unless its status is "stopped", the best of its form with one seed for all, up to the tolerance; with
+        groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`NoiseObjective.by_modes`), or participation whose patterns overlap.
         InvalidInput: groups, coalitions, a participation for another number of nodes, an objective beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
@@ -154,9 +151,8 @@ def optimal_per_mode(
 ) -> SpatioTemporalFactorization:
     """One encoder for every direction over the nodes; never worse than the product it begins with.
 
-    That product is solved at the tolerance given here, so against `optimal_kronecker` at another tolerance the
-    objective is no larger up to the larger of the two. Against outsiders. On graphs that look alike from every node it
-    is the best noise of any form.
+    That product is solved at this tolerance. Against outsiders. On graphs that look alike from every node it is the
+    best noise of any form.
 
     Args: as for `factorize`; tolerance: default `PER_MODE_TOLERANCE`.
     Raises: as `optimal_kronecker`.
@@ -188,8 +184,7 @@ def optimal_joint(
     """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
 
     Args: as for `factorize`.
-    Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap. InvalidInput: a participation
-        for another number of nodes, an objective beyond float64.
+    Raises: UnsupportedMechanism: T n above 4096; as `optimal_kronecker`.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
     setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
@@ -204,11 +199,7 @@ def optimal_joint(
 
 
 def modes_problem(setting: Setting) -> ModeProblem:
-    """H over steps and nodes by the modes of the gossip, with the classes of steps.
-
-    Raises: UnsupportedMechanism: see `NoiseObjective.by_modes`, `Participation.classes`; InvalidInput: a participation
-        for another number of nodes, an error beyond float64.
-    """
+    """H over steps and nodes by the modes of the gossip, with the classes of steps. Raises: as `optimal_kronecker`."""
     labels = setting.classes()
     U, grams = setting.noise_objective.by_modes()
     return ModeProblem(grams, U, labels)

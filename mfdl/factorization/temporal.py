@@ -92,7 +92,6 @@ def problem(
             (`NoiseObjective.averaged`), in place of the gossip of `dynamics`: for all draws, before any.
         over: "steps": one encoder (T, T) for all nodes. "nodes": one per node, "both": any correlation, as one problem
             of T n <= 4096 indices, time-major; its solution is for `mf_dsgd`, and its bound for all of that shape.
-
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out, an algorithm without a Gram
         (`LinearAlgorithm.error_gram`); InvalidInput: a participation for another number of nodes, an error beyond
         float64.
@@ -161,9 +160,8 @@ def factorize(
             certified gap, by the solvers that certify on their way.
         solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
-
-    Returns: Factorization; objective = sensitivity^2 tr(H X^-1), H for learning rate 1; of measure "maximum" the
-        largest sensitivity^2 w_r tr(H_r X^-1), over the nodes that count together.
+    Returns: objective = sensitivity^2 tr(H X^-1), H for learning rate 1; of measure "maximum" the largest sensitivity^2
+        w_r tr(H_r X^-1), over the nodes that count together.
     Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, an
         objective beyond float64.
     Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4; T^3 numbers for measure "maximum".
@@ -197,8 +195,7 @@ def solve_problem(
 ) -> Factorization:
     """One problem through the named solver; never raises for a stopped result (look at its status).
 
-    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress`: as for
-    `factorize`.
+    `start` is a Gram for the dense solver, `device` of torch for the autodiff one; `progress`: as for `factorize`.
     """
     check.instance(FactorizationProblem, MaximumProblem, posed=posed)
     stopping = checked_stopping(tolerance, max_iterations)

@@ -2,8 +2,8 @@
 
 Per attacker a view O = A G + V Z, Z with one column for each slot of each node. A record moves what is seen by its
 columns of A at the steps of a pattern, times gradients of norm at most 1, whose inner products are any correlation
-matrix U: with a factor U = C C^T its shift is the columns of A C. Signs are the extreme U of patterns of one or two
-steps. Of longer ones those that exceed the budget beside all signs join the problem until none does.
+matrix U = C C^T: its shift is the columns of A C. Signs are the extreme U of patterns of one or two steps. Of longer
+ones those that exceed the budget beside all signs join the problem until none does.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ class CountedModels:
     def over_ages(self, gram: FloatArray) -> FloatArray:
         """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.
 
-        H[s, t] = rho_s rho_t sum_{r >= max(s, t)} w_r gram[r - s, r - t]: with t = s + lag the terms run down diagonal
-        `lag`; with equal weights they are cumulative sums, with others one correlation per lag.
+        H[s, t] = rho_s rho_t sum_{r >= max(s, t)} w_r gram[r - s, r - t]: along diagonal t - s a cumulative sum with
+        equal weights, else a correlation.
         """
         if not self.shift_invariant:
             return gram

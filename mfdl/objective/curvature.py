@@ -1,9 +1,9 @@
 """Loss curvature by a public spectrum: `Curvature`, and the dynamics along one of its directions.
 
-A loss with curvature lambda_j along direction j pulls every model back by eta_t lambda_j in a step, so noise there
-contracts by 1 - eta_t lambda_j before it is averaged, and costs lambda_j / 2 of loss per unit variance. Directions do
-not meet: the error Gram is the sum of those of the directions, each that of dynamics with another weight decay.
-The spectrum is public: declared, or from public or unlabelled features.
+Along direction j a loss of curvature lambda_j pulls every model back by eta_t lambda_j in a step, so that noise there
+contracts before it is averaged, and costs lambda_j / 2 of loss per unit variance. Directions do not meet: the error
+Gram is the sum of theirs, each that of dynamics with another weight decay. The spectrum is declared, or from public or
+unlabelled features.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ class Curvature:
     def parse(cls, text: str) -> Curvature:
         """From "power:EXPONENT[:DIMENSION[:LARGEST]]", "features:FILE[:FACTOR]", or a FILE of eigenvalues.
 
-        Files are .npy or .csv, without commas in their names.
-
-        Raises: InvalidInput: another name, a file that cannot be read, numbers that are no spectrum.
+        Files are .npy or .csv, no comma in their names. Raises: InvalidInput: another name, a file that cannot be read,
+        numbers that are no spectrum.
         """
         spec = check.text("'power:1:100'", curvature=text).strip()
         if parse(spec).name in CURVATURES:
@@ -145,11 +144,10 @@ class Curvature:
     def compressed(self, num_steps: int) -> Curvature:
         """Distinct eigenvalues, about sqrt(40 T) at most, that give the same error Gram over T steps.
 
-        Equal eigenvalues are put together; more than twice `nodes_needed(2 T)` become so many. A response is a product
-        of at most T factors 1 - eta_t lambda, and an entry of H a sum of polynomials in lambda of degree at most 2 T.
-        With x = 1 - 2 lambda / largest in [-1, 1] each is a mixture of powers of x, since |1 - eta_t lambda| <= 1. So
-        Gauss quadrature of the weights in x is off, but for float64, by at most 1e-16 of the sum of the weights times
-        the entry of a direction without curvature. Cost: d times the nodes.
+        Equal eigenvalues are put together; more than twice `nodes_needed(2 T)` become so many. An entry of H is a sum
+        of products of at most 2 T factors 1 - eta_t lambda, each in [-1, 1]: with x = 1 - 2 lambda / largest a mixture
+        of powers of x. So Gauss quadrature in x is off, but for float64, by at most 1e-16 of the sum of the weights
+        times the entry of a direction without curvature. Cost: d times the nodes.
         """
         lam, inverse = np.unique(np.asarray(self.eigenvalues), return_inverse=True)
         weights: FloatArray = np.zeros(lam.size)
@@ -218,8 +216,8 @@ SMALLEST = 1e-13  # of a direction that is new, relative; below it is rounding
 def nodes_needed(degree: int, accuracy: float) -> int:
     """K such that K nodes integrate every x^j, j <= degree, on [-1, 1] within `accuracy` of the mass.
 
-    K nodes are exact up to degree k = 2 K - 1, and x^degree is within 2 exp(-k^2 / (2 degree)) of a polynomial of
-    degree k (the tail of a sum of `degree` signs, its Chebyshev coefficients); the nodes err by twice that.
+    They are exact up to k = 2 K - 1 and err by twice the distance of x^degree from polynomials of degree k, at most 2
+    exp(-k^2 / (2 degree)) (the tail of a sum of `degree` signs, its Chebyshev coefficients).
     """
     reached = math.sqrt(2 * max(degree, 1) * math.log(4 / accuracy))
     return min(math.ceil((reached + 1) / 2), degree // 2 + 1)
@@ -231,8 +229,8 @@ def quadrature(
     """(nodes, weights) of each start z: sum_i weights_i p(nodes_i) = z^T p(A) z up to degree 2 num_nodes - 1.
 
     Args: times: A X; starts: shape (n, starts), overwritten.
-    Cost: num_nodes products with (n, starts), and a few arrays of that shape. No vector is kept: rounding makes copies
-        of nodes, which share the weight.
+    Cost: num_nodes products with (n, starts). No vector is kept: rounding makes copies of nodes, which share the
+        weight.
     """
     masses = np.einsum("ij,ij->j", starts, starts)
     safe = np.where(masses > 0, masses, 1.0)

@@ -1,11 +1,8 @@
 """Which models the error counts: `ErrorWeights`, by steps, by nodes, on the way and by curvature.
 
-The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r. w_r is the weight of a step;
-Q over nodes says whether every node's model counts, some nodes' models, or their average. If released models count, the
-variance is (sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `ReleasedModel`.
-
-Noise matters twice: in the model that is published (the step weights), and at the models where gradients are taken
-(`on_the_way`). A `Curvature` says what it costs along each direction of the loss, and how fast the loss takes it back.
+The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r, Q the target over nodes; of
+released models (sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `ReleasedModel`. Noise matters twice: in
+the model that is published (the step weights), and at the models where gradients are taken (`on_the_way`).
 """
 
 from __future__ import annotations
@@ -100,9 +97,7 @@ class ErrorWeights:
         return isinstance(self.target, str) and self.target == AVERAGE
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
-        """w_r for the model after step r, those on the way included, shape (num_steps,), an own array.
-
-        Of released models a_r alone: `kinds` has those on the way beside them.
+        """w_r for the model after step r, those on the way included, shape (num_steps,); a_r of released models.
 
         Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
         """

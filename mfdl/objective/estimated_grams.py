@@ -1,21 +1,18 @@
-"""H over steps, and the cost of fresh noise, on graphs too large for all their modes: random probes with error bars.
+"""H over steps, and the cost of fresh noise, estimated with error bars.
 
-A probe is a vector z of random signs over nodes. For constant symmetric gossip z^T F p(W) F^T z has mean tr(Q p(W)),
-Q = F^T F, for every polynomial p at once, and Lanczos gives it from about sqrt(T) products with W; the eigenvector 1 of
-W, whose share is known, is taken out before. For other gossip the responses to z themselves have the Gram, as random
-signs have covariance I. Every probe alone has a positive semidefinite H with the right mean, so their average has, and
-their spread says how far the average may be from H.
+By random probes on graphs too large for all their modes, by draws of gossip that is drawn anew in each round. A probe
+is a vector z of random signs over nodes. For constant symmetric gossip z^T F p(W) F^T z has mean tr(Q p(W)), Q = F^T F,
+for every polynomial p at once, and Lanczos gives it from about sqrt(T) products with W; the eigenvector 1 of W, whose
+share is known, is taken out before. For other gossip the responses to z themselves have the Gram. Every probe alone has
+a positive semidefinite H with the right mean, so their average has, and their spread says how far it may be from H.
 
-The cost of fresh noise of factor F, tr(F^T H F) with H over nodes, is that of a polynomial f of such W too:
-sum_i weights_i f(eigenvalues_i), weights_i = |F^T u_i|^2. Noise of one size at each node on gossip whose eigenvalues
-are known has it in closed form; else random signs z give z^T F^T f(W) F z, the eigenvector 1 again taken out.
+The cost of fresh noise of factor F, tr(F^T H F) with H over nodes, is tr(F^T f(W) F) with a polynomial f of such W: in
+closed form for noise of one size at each node on gossip whose eigenvalues are known, else by probes.
 
-H over steps averaged over gossip that is drawn anew in each round: the expected cost of noise, before any draw.
-
-In closed form where E[W] and X -> E[W^T X W] are known (`gossip.randomized`), from drawn runs with error bars
-elsewhere. Rounds are independent of the past, so the mean effect of an injection of step s before step t is the
-recursion with E[W], and what it then costs together with one of step t is a quadratic form carried back over
-E[W^T . W]. Injections of nodes that are offline enter nothing, as `algorithms.with_dropout` runs.
+The mean of H over draws has a closed form where E[W] and X -> E[W^T X W] are known (`gossip.randomized`). Rounds are
+independent of the past, so the mean effect of an injection of step s before step t is the recursion with E[W], and what
+it then costs together with one of step t is a quadratic form carried back over E[W^T . W]. Injections of nodes that are
+offline enter nothing, as `algorithms.with_dropout` runs.
 """
 
 from __future__ import annotations
@@ -110,8 +107,7 @@ class ProbeSpread:
     """How far probes of symmetric gossip may lie apart, from the measure itself.
 
     z^T A z, A = F p(W) F^T, has variance 2 (|A|_F^2 - sum_u A_uu^2) <= 2 (q tr(F p(W)^2 F^T) - tr(A)^2 / m) for signs
-    z, F with m rows and Q = F^T F at most q. Where few eigenvectors cost most, which few probes tell badly, this is
-    larger than what they differ by.
+    z, F with m rows and Q = F^T F at most q: more than few probes differ by where few eigenvectors cost most.
 
     Attributes: measure: mean of what the probes measure; rows: m; largest: q; probes: how many were averaged.
     """
@@ -158,8 +154,7 @@ class EstimatedGram:
     def objective(self, encoder: FloatArray) -> Estimate:
         """tr(H X^-1), X = C^T C, with its 95 % interval: Student's t over the probes or `spread`, whichever is wider.
 
-        For an encoder chosen by this very estimate the objective also is too low by a share of the square of the
-        relative error, which the interval does not show.
+        For an encoder chosen by this very estimate it also is too low by a share of the square of the relative error.
         """
         N = scipy.linalg.solve_triangular(check.square_array(encoder=encoder), np.eye(len(encoder)), lower=True)
         return self.cost(N @ N.T)
@@ -191,8 +186,7 @@ def estimated(counted: CountedModels, probes: Probes | None = None) -> Estimated
     The relative error falls as 1 / sqrt(probes x nodes): about 1e-3 with 8 probes on 10^5 nodes.
 
     Args: probes: default 8 of seed 0.
-    Raises: UnsupportedMechanism: gossip that is not symmetric with fewer than 1000 nodes that count (their average
-        above all).
+    Raises: UnsupportedMechanism: gossip that is not symmetric where fewer than 1000 nodes count, or their average.
     Cost: for constant symmetric W about sqrt(30 T) products of W with (n, probes), and n x probes memory; for other
         constant W T products, and up to 1 GiB more; for gossip that varies T^2 / 2 for each probe, and n T memory.
     Source: M. F. Hutchinson (1990) for the probes, G. H. Golub and G. Meurant (1994) for the quadrature.
@@ -240,12 +234,10 @@ def _column_measures(counted: CountedModels, z: FloatArray) -> list[SpectralMeas
 
 
 def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | None = None) -> Estimate:
-    """tr(F^T H F), H = `over_nodes`, with its 95 % interval, without an array over nodes.
+    """tr(F^T H F), H = `over_nodes`, with its 95 % interval, without an array over nodes; of error 0 in closed form.
 
     Args: factor: F of the noise of a step, csr (n, columns); probes: default 8 of seed 0.
-    Returns: of error 0 where it has a closed form.
-    Raises: UnsupportedMechanism: gossip that varies or is not symmetric, or models of which some count more than
-        others.
+    Raises: UnsupportedMechanism: gossip that varies or is not symmetric, or models of which some count more.
     Cost: about sqrt(30 T) products of W with (n, probes), and T for each of so many eigenvalues.
     """
     factor = matrices.sparse_matrix(factor=factor)
@@ -295,7 +287,7 @@ def _fresh_costs(counted: CountedModels, measure: SpectralMeasure) -> FloatArray
 def _by_responses(counted: CountedModels, probes: Probes) -> Iterator[FloatArray]:
     """Of each probe, any gossip: the Gram of the responses to it, or of its effects on what is released.
 
-    All probes at once, but for responses that depend on more than the age of what they respond to.
+    All probes at once where responses depend on the age of what they respond to alone.
     """
     signs = probes.signs(counted.dynamics.num_nodes)
     rows = len(signs) if counted.node_factor is None else counted.node_factor.shape[0]
@@ -343,11 +335,11 @@ def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None
     """E[H] of `over_steps` over the draws of `random`, which takes the place of the gossip of `dynamics`.
 
     Args: probes: of a Gram that is averaged over draws, how many; default 8, of seed 0.
-    Returns: E[H], shape (T, T), exact up to rounding, where `random.moments` are known and models count step by
-        step; else an `EstimatedGram` whose probes are draws: each has mean E[H].
+    Returns: E[H], shape (T, T), exact up to rounding, where `random.moments` are known and models count step by step;
+        else an `EstimatedGram` whose probes are draws.
     Raises: InvalidInput: another number of nodes, or node dropout with more than one round of gossip in a step.
-    Cost: T (n^3 + the cost of E[W^T X W]) + n T^2 time and n^2 + n T memory for symmetric E[W]; T^2 n^3 time and
-        T n^2 memory for another one; that of `over_steps` for each draw.
+    Cost: T (n^3 + the cost of E[W^T X W]) + n T^2 time and n^2 + n T memory for symmetric E[W]; T^2 n^3 time and T n^2
+        memory for another one; that of `over_steps` for each draw.
 
     >>> from mfdl import Dynamics, gossip
     >>> from mfdl.objective import NoiseObjective

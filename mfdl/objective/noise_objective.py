@@ -3,11 +3,10 @@
 The form of H depends on the noise:
 
 - correlated in time at each node: tr(N^T H N) with H over steps, one per node if needed; for an encoder with structure
-  by the modes of the gossip, if it has modes, without a T x T array;
+by the modes of the gossip, if it has modes, without a T x T array;
 - fresh in each step with factor F over nodes: tr(F^T H F) with H over nodes;
-- correlated over both: sum_k tr(E_k^T H(f_k) E_k), H(f)[s, t] = f^T H[s, t] f the Gram over steps of noise that f
-  spreads over nodes, from the modes of the gossip; by H over steps x nodes if there are none, or if the noise itself is
-  a matrix of that size.
+- correlated over both: sum_k tr(E_k^T H(f_k) E_k), H(f)[s, t] = f^T H[s, t] f, from the modes of the gossip; by H over
+steps x nodes if there are none, or if the noise itself is a matrix of that size.
 
 Beyond MAX_DENSE nodes no array over nodes is formed, and the value may have an error bar. No array has more than n^2 or
 T^2 entries, or n T^2 for noise correlated over both; (T n)^2 only where documented.
@@ -57,10 +56,9 @@ class NoiseObjective(CountedModels):
     after averaging or of the messages before it; or tr(R^T Q R) of the released sum R = sum_r a_r theta_r. They are
     stated for a first learning rate of 1: the variance is eta_0^2 nu^2 times the value, per coordinate.
 
-    With a curvature in the weights the methods sum over its directions j, sum_j w_j H(1 - eta_t lambda_j), eta_t the
-    rates of `dynamics` themselves: eta_0^2 nu^2 times the value is an excess loss, summed over the nodes that count.
-    Costs are then those stated times the directions, at most about sqrt(40 T), but for `mode_cost`, which sums over the
-    products of both spectra.
+    With a curvature they sum over its directions j, sum_j w_j H(1 - eta_t lambda_j), and eta_0^2 nu^2 times the value
+    is an excess loss, summed over the nodes that count. Costs are then those stated times the directions, at most about
+    sqrt(40 T), but for `mode_cost`, which sums over the products of both spectra.
 
     Attributes:
         dynamics: gossip, constant or not, any number of rounds a step, step sizes, momentum, decay.
@@ -98,8 +96,8 @@ class NoiseObjective(CountedModels):
     ) -> Estimate:
         """The variance that noise on gradient sums leaves, per unit nu^2 and coordinate, with its 95 % interval.
 
-        Exact, of error 0, up to 5000 nodes, and beyond of noise of one size at each node on gossip whose eigenvalues
-        are known. Of a whole algorithm: `mfdl.algorithms.noise_error`.
+        Exact, of error 0, up to 5000 nodes, and beyond where `fresh_noise` has a closed form. Of a whole algorithm:
+        `mfdl.algorithms.noise_error`.
 
         Args:
             noise: one injection slot a node.
@@ -146,16 +144,14 @@ class NoiseObjective(CountedModels):
     ) -> ExcessLoss:
         """The loss that noise is predicted to add, by the curvature of the weights: published and on the way.
 
-        That of a quadratic loss, mean over the nodes that count; with another loss it is the first term in the noise,
-        without what clipping and the learning of slow directions add.
+        That of a quadratic loss, mean over the nodes that count; with another loss the first term in the noise, without
+        what clipping and the learning of slow directions add.
 
         Args:
-            noise, divisors, probes: as for `noise_error`; divisors: records in the batch of a node, so that gradients
-                are means.
+            noise, divisors, probes: as for `noise_error`; divisors: records in the batch of a node.
             noise_std: nu of the base noise, per gradient sum.
         Returns: in the published model: what the step weights count, released or not, at a total weight of 1; on the
-            way: mean over the T models at which gradients are taken, the first one without noise. `on_the_way` of the
-            weights plays no part.
+            way: mean over the T models at which gradients are taken, whatever `on_the_way` of the weights.
         Raises: InvalidInput: weights without a curvature, a negative noise_std; as `noise_error`.
         Cost: twice that of `noise_error`.
 

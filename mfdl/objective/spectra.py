@@ -1,8 +1,7 @@
 """Gossip by its spectrum: eigenvectors, the spectral measure of what counts, and measures with few nodes.
 
 Constant symmetric W enters H over steps by its spectral measure alone: H = sum_i weights_i h(eigenvalues_i), h(lam) the
-H of the scalar recursion with lam in the place of W. So a measure with few nodes and the same moments gives the same H.
-Lanczos finds such a measure, and that of large W, from products with W.
+H of the scalar recursion. So a measure with few nodes and the same moments, which Lanczos finds, gives the same H.
 """
 
 from __future__ import annotations
@@ -37,13 +36,10 @@ class SpectralMeasure:
 
     W is the averaging of one step, symmetric, Q the form that counts models (the identity for all nodes alike).
 
-    Attributes:
-        eigenvalues: in [-1, 1], shape (m,); weights: >= 0, shape (m,), their sum tr(Q). Own read-only arrays.
-
+    Attributes: eigenvalues: in [-1, 1], shape (m,); weights: >= 0, shape (m,), their sum tr(Q). Own read-only arrays.
     Raises: InvalidInput: other shapes, eigenvalues outside [-1, 1], negative weights.
 
-    >>> two = SpectralMeasure([1.0, 0.5], [1.0, 3.0])
-    >>> two.moment(2)
+    >>> SpectralMeasure([1.0, 0.5], [1.0, 3.0]).moment(2)
     1.75
     """
 
@@ -104,19 +100,13 @@ class SpectralMeasure:
 
     def plus(self, other: SpectralMeasure) -> SpectralMeasure:
         """The sum of two measures."""
-        return SpectralMeasure(
-            np.concatenate([self.eigenvalues, other.eigenvalues]), np.concatenate([self.weights, other.weights])
-        )
+        lam, weights = np.append(self.eigenvalues, other.eigenvalues), np.append(self.weights, other.weights)
+        return SpectralMeasure(lam, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Modes:
-    """Eigenvalues of one step's averaging and what couples the modes.
-
-    Attributes:
-        lam: eigenvalues of the averaging of a step, shape (n,).
-        vectors: U, orthogonal, shape (n, n); root: sqrt(D), shape (n,), all ones for symmetric W.
-    """
+    """Of a step's averaging: lam: eigenvalues; vectors: U, orthogonal; root: sqrt(D), all ones for symmetric W."""
 
     counted: CountedModels
     lam: FloatArray
@@ -157,8 +147,8 @@ class Modes:
     def coupling(self) -> FloatArray | None:
         """What two modes add to the counted variance together, shape (n, n); None where no two meet.
 
-        (U^T D^-1/2 Q D^-1/2 U) * (U^T D U) entrywise: their overlap in the counted models times that of unit injections
-        at all nodes. The identity for symmetric W where every node's model counts alike.
+        (U^T D^-1/2 Q D^-1/2 U) * (U^T D U) entrywise, the overlap in the counted models times that of unit injections
+        at all nodes; the identity for symmetric W where every node's model counts alike.
         """
         if self.symmetric and self.counted.node_factor is None:
             return None
@@ -195,9 +185,9 @@ def known_measure(counted: CountedModels) -> SpectralMeasure | None:
 def spectral_measure(counted: CountedModels) -> SpectralMeasure:
     """The measure of one step's averaging of constant symmetric gossip, exact up to rounding.
 
-    In closed form where the average of the models counts, or where gossip is a convolution over a product of cycles
-    (`GossipMatrix.closed_spectrum`: rings, tori, hypercubes, complete graphs of any size); otherwise by the
-    eigenvectors of W, up to 5000 nodes. The target of the weights is Q; their steps play no part.
+    In closed form where the average of the models counts or `GossipMatrix.closed_spectrum` is known (rings, tori,
+    hypercubes, complete graphs of any size); otherwise by the eigenvectors of W, up to 5000 nodes. The target of the
+    weights is Q; their steps play no part.
 
     Raises: UnsupportedMechanism: other gossip, or too large.
     Cost: O(weights of W + n log n) in closed form, else n^3.

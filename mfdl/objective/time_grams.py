@@ -5,19 +5,16 @@ counted alike has
 
     H[s, t] = sum over r >= max(s, t) of tr((W^(r-s+p))^T W^(r-t+p)),
 
-p = 1 for the models after averaging ("post-average") and 0 for the messages ("message"). A schedule multiplies H[s, t]
-by (eta_s / eta_0) (eta_t / eta_0); momentum and weight decay put the response of their recursion in the place of W^a;
-step weights w_r weigh the terms and a target Q stands inside the trace. The per-node form H_u takes the columns of node
-u, and sum_u H_u = H.
-
-Where released models count, H is made of products e_s^T e_t, e_s the effect of a unit injection of step s on
-F sum_r a_r theta_{r+1}: one backward recursion gives them.
+p = 1 for the models after averaging and 0 for the messages. A schedule multiplies H[s, t] by (eta_s / eta_0) (eta_t /
+eta_0); momentum and weight decay put the response of their recursion in the place of W^a; step weights w_r weigh the
+terms and a target Q stands inside the trace. The per-node form H_u takes the columns of node u, and sum_u H_u = H.
+Where released models count, H is made of products e_s^T e_t, e_s the effect of a unit injection of step s on F sum_r
+a_r theta_{r+1}: one backward recursion gives them.
 
 Cost, times the directions: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
-max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory, and T^3 with unequal step weights;
-a schedule together with momentum or decay n T^3; general W n T (nnz(W) + n T) time;
-time-varying W n T^2 (nnz(W) + n T).
-No (n T) x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in corrected, closed form.
+max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory, and T^3 with unequal step weights; a schedule
+together with momentum or decay n T^3; general W n T (nnz(W) + n T) time; time-varying W n T^2 (nnz(W) + n T). No (n T)
+x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in corrected, closed form.
 """
 
 from __future__ import annotations
@@ -49,9 +46,8 @@ def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> Floa
 
     Args: present: who is there in each step, bool (T, n); noise of nodes that are offline enters nothing, as
         `algorithms.with_dropout` runs. Default everybody.
-    Returns: symmetric positive semidefinite.
-    Raises: InvalidInput: `present` of another shape. UnsupportedMechanism: more than half an hour of work;
-        `estimated` has an answer.
+    Raises: InvalidInput: `present` of another shape. UnsupportedMechanism: more than half an hour of work; `estimated`
+        has an answer.
     Cost: see `mfdl.objective.time_grams`.
     """
     dynamics, T = counted.dynamics, counted.num_steps
@@ -107,10 +103,7 @@ def measure_gram(counted: CountedModels, measure: SpectralMeasure) -> FloatArray
 
 
 def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
-    """H_u of the noise of node u, for u = 0..n-1, one at a time, each shape (T, T); their sum is `over_steps`.
-
-    Cost: per node T nnz(W) + n T^2.
-    """
+    """H_u of each node's noise, shape (T, T), in turn; their sum is `over_steps`. Cost: each T nnz(W) + n T^2."""
     (_, first), *others = kinds = counted.kinds
     if others:
         factors = [factor for factor, _ in kinds]
@@ -270,11 +263,10 @@ def _gram(
 ) -> FloatArray:
     """sum_r w_r y_r^T M y_r, y_r the responses of step r to each injection and M the coupling (or its diagonal), or Q.
 
-    Where only the age of an injection matters, the Gram of responses by age instead (see `CountedModels.over_ages`).
+    By `CountedModels.over_ages` where only the age of an injection matters.
     """
     T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
     total = np.zeros((T, T))
-
     for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
         weight = counted.step_weights[r]
         if not (weight or by_age):
@@ -330,10 +322,10 @@ def _released_gram(counted: CountedModels) -> FloatArray:
 def over_nodes(counted: CountedModels) -> FloatArray:
     """H of noise fresh in each step: covariance R over nodes leaves variance tr(H R); shape (n, n).
 
-    Returns: symmetric positive semidefinite; its trace is that of `over_steps`. One step gives W^T W, the criterion
-        tr(W R W^T).
-    Cost: T n nnz(W) time, by a cost-to-go backwards in time; n^3 + n T by one eigendecomposition for constant
-        symmetric W, every node counted, where that is less; n^2 memory.
+    Its trace is that of `over_steps`. One step gives W^T W, the criterion tr(W R W^T).
+
+    Cost: T n nnz(W) time, by a cost-to-go backwards in time; n^3 + n T by one eigendecomposition for constant symmetric
+        W, every node counted, where that is less; n^2 memory.
     Source: arXiv:2501.14644v2, Theorem 1 for one step; see `mfdl.objective.time_grams`.
     """
     gossip, n = counted.dynamics.gossip, counted.dynamics.num_nodes
@@ -386,8 +378,7 @@ def _square(rows: FloatArray) -> FloatArray:
 def over_both(counted: CountedModels) -> FloatArray:
     """H of any noise: covariance Sigma over steps x nodes leaves tr(H Sigma); shape (T n, T n), time-major.
 
-    Raises: UnsupportedMechanism: T n above 4096.
-    Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
+    Raises: UnsupportedMechanism: T n above 4096. Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
     """
     n, T = counted.dynamics.num_nodes, counted.num_steps
     require_joint_size(T, n, "use per-mode or kronecker, which scale")

@@ -1,8 +1,7 @@
 """Where a theorem is tried before it is believed: strategies draw cases, oracles say what is true.
 
 `@claim` states a bound, `check_claim` searches for the case that breaks it; `tasks` (import it by name) have known
-gradients. Needs the packages of the extra `testing`; without them the import raises MissingExtra, which is an
-ImportError.
+gradients. Needs the packages of the extra `testing`; without them the import raises MissingExtra.
 """
 
 from .. import errors

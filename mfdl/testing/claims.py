@@ -1,9 +1,8 @@
 """Claims: a statement as a function from a case to (claimed bound, truth), and the search for its counterexample.
 
-A claim holds when the truth never exceeds the claimed bound. An identity is the claim that a difference has norm at
-most 0. Nothing is proved by trying: "holds" says that the search found no counterexample, and how many cases it tried.
-Cases are printed in words short enough to check by hand (`describe`). The claims of the papers are in `mfdl_papers`,
-run by `mfdl claims`.
+A claim holds when the truth never exceeds the claimed bound; an identity is the claim that a difference has norm at
+most 0. "holds" says that the search found no counterexample, and how many cases it tried. Cases are printed in words
+short enough to check by hand (`describe`). The claims of the papers are in `mfdl_papers`, run by `mfdl claims`.
 """
 
 from __future__ import annotations
@@ -158,8 +157,8 @@ class ClaimResult:
 
     Attributes:
         verdict: "refuted" (a counterexample was found), "holds" (none was), "untested" (no case met the conditions).
-        case: the smallest counterexample as the search shrank it, by parameter; None unless refuted.
-        claimed, truth: of that case; nan unless refuted.
+        case, claimed, truth: the smallest counterexample as the search shrank it, by parameter; None and nan unless
+            refuted.
         tried: number of cases that met the claim's conditions, those of shrinking included.
     """
 
@@ -190,13 +189,11 @@ class ClaimResult:
 
 
 def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> ClaimResult:
-    """Searches for a case whose truth exceeds the claimed bound, and shrinks it.
+    """Searches for a case whose truth exceeds the claimed bound, and shrinks it; one seed gives one result.
 
-    Args:
-        claim: from `@claim`; conditions on a case are stated with `hypothesis.assume` inside its function.
-        seed: of the search; one seed gives one result.
+    Conditions on a case are stated with `hypothesis.assume` inside the function of the claim. Compare the verdict with
+    `expect`, or use `pytest`, which collects claims as tests.
 
-    Returns: the verdict; compare with `expect`, or use `pytest`, which collects claims as tests.
     Raises: InvalidInput: the function returns no pair of numbers; whatever else it raises, with a note that names the
         claim and the smallest such case.
     """

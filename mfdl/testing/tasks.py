@@ -1,7 +1,4 @@
-"""Tasks whose gradients are known in advance, for tests of what a run sends.
-
-Not imported with `mfdl.testing`, since it brings torch.
-"""
+"""Tasks whose gradients are known, for tests of what a run sends; not imported with `mfdl.testing`: torch."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Floating-point range and BLAS threads: what solvers must know of the machine.
 
-Error Grams at the ends of the float range are solved as H 2^-k, and objective and bound are multiplied by 2^k.
-Certificates hold squares of entries of H, and those of 1e155 or 1e-170 are no float64 numbers. Between 2^-ORDINARY and
+Error Grams at the ends of the float range are solved as H 2^-k, and objective and bound are multiplied by 2^k:
+certificates hold squares of entries of H, and those of 1e155 or 1e-170 are no float64 numbers. Between 2^-ORDINARY and
 2^ORDINARY k is 0 and nothing changes; beyond, k is even, so that H, its eigenvalues and its square roots are all scaled
 exactly.
 
-Small matrices get one BLAS thread, because a second costs more than it brings (measured on two cores): for repeated
-products and triangular factors up to ITERATION rows (an iteration of L-BFGS at T = 320 takes 4 ms on one thread, 9 ms
-on two), for eigenvalues and singular values up to DECOMPOSITION (n = 1,000: 0.27 s instead of 0.39 s, and 6 s on two
-busy cores).
+Small matrices get one BLAS thread, as a second costs more than it brings (measured on two cores): repeated products and
+triangular factors up to ITERATION rows (an iteration of L-BFGS at T = 320 takes 4 ms on one thread, 9 ms on two),
+eigenvalues and singular values up to DECOMPOSITION (n = 1,000: 0.27 s instead of 0.39 s, and 6 s on two busy cores).
 """
 
 from __future__ import annotations

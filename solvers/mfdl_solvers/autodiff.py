@@ -1,7 +1,6 @@
-"""Torch autodiff over any differentiable family of encoders, with any differentiable penalty.
+"""Torch autodiff over any differentiable family of encoders, with any differentiable penalty, for those who invent a C.
 
-For researchers who invent their own C: a callable theta -> C (lower triangular, positive diagonal) and a start
-are all it takes. The objective is
+A callable theta -> C (lower triangular, positive diagonal) and a start are all it takes. The objective is
 
     sensitivity(C)^2 * tr(H (C^T C)^-1) + penalty(C),
 
@@ -20,20 +19,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from .arithmetic import ITERATION, blas_threads
+from .arithmetic import ITERATION, Array, blas_threads
 from .certificate import finished, lower_bound
 from .iterations import minimise
-from .problem import (
-    OPTIMAL,
-    STATIONARY,
-    STOPPED,
-    USUAL,
-    Array,
-    Factorization,
-    FactorizationProblem,
-    ProblemError,
-    Stopping,
-)
+from .problem import OPTIMAL, STATIONARY, STOPPED, USUAL, Factorization, FactorizationProblem, ProblemError, Stopping
 
 Penalty = Callable[[torch.Tensor], torch.Tensor]
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
@@ -48,13 +37,13 @@ class Parametrisation:
 
     Attributes:
         encoder: theta (1-D float64 tensor) -> C (T, T), float64, by torch operations on theta; lower triangular at
-            every theta. Entries that are not finite mark theta outside the domain. Over n nodes, a problem of
-            T n indices, time-major, C may be one per node, (n, T, T), one for all, (T, T), a pair (C_t, C_s) whose
+            every theta. Entries that are not finite mark theta outside the domain. Over n nodes, a problem of T n
+            indices, time-major, C may be one per node, (n, T, T), one for all, (T, T), a pair (C_t, C_s) whose
             Kronecker product it is, C_s any (n, n) that can be inverted, or (T n, T n) with any block inside a step.
         start: theta to begin with, shape (p,).
         complete: the family holds an optimal C of every problem of its size, so the gap must close.
-        scale_columns: the family is closed under scaling columns (banded yes, Toeplitz no): then the columns of
-            each class are scaled to sensitivity 1, at no loss (a larger X costs less), and no maximum is left.
+        scale_columns: the family is closed under scaling columns (banded yes, Toeplitz no): then the columns of each
+            class are scaled to sensitivity 1, at no loss.
         num_nodes: n of a problem over time x nodes.
     """
 
@@ -68,8 +57,8 @@ class Parametrisation:
 def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
     """Every causal C whose Gram matrix vanishes off-diagonal within the classes (no loss, see `dense_encoder`).
 
-    theta holds the logits of the diagonal of X (a softmax per class, so that each class sums to 1) and the free
-    entries above the diagonal; C is the causal Cholesky factor.
+    theta holds logits of the diagonal of X (a softmax per class) and the free entries above it; C is the causal
+    Cholesky factor.
     """
     T = problem.size
     labels = torch.as_tensor(problem.classes.copy())
@@ -140,10 +129,8 @@ def solve(
         stopping: wanted gap, judged by the certificate; iterations over all stages together.
         penalty: C -> scalar tensor in units of the objective, added to it; the reported objective is without it.
         device: default CUDA when available.
-
-    Returns:
-        A Factorization of unit sensitivity. Status "optimal" when the gap is within tolerance, "stationary"
-        when a restricted or penalised family converged with a larger gap, "stopped" otherwise.
+    Returns: Of unit sensitivity. Status "optimal" when the gap is within tolerance, "stationary" when a restricted or
+        penalised family converged with a larger gap, "stopped" otherwise.
     """
     if k := problem.exponent:
         half = 2.0 ** (-k // 2)  # 2^-k itself may be beyond float64

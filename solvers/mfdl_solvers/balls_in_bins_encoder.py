@@ -3,11 +3,10 @@
     minimise  tr(H X^-1),  X = C^T C,   over causal C with  M_rr <= 1  and  M_rq <= c  for r != q.
 
 Each record draws one bin secretly. Its privacy loss grows in every entry of M, and M is bounded by its largest diagonal
-entry and the ratio c; so c is given, and the caller searches over it.
-
-The search is over C >= 0 (entries are squares), by L-BFGS on the scale-free log tr(H X^-1) + log ||M_rq / cap_rq||_p
-for growing p. It is not convex: `status` is "stationary", and the lower bound says how far the best of all C, of any
-signs, can be. It is made by the convex relaxation to X:
+entry and the ratio c; so c is given, and the caller searches over it. The search is over C >= 0 (entries are squares),
+by L-BFGS on the scale-free log tr(H X^-1) + log ||M_rq / cap_rq||_p for growing p. It is not convex: `status` is
+"stationary", and the lower bound says how far the best of all C, of any signs, can be. It is made by the convex
+relaxation to X:
 
     sum over s in r, t in q of |X_st|  <=  M_rq  <=  cap_rq,
 
@@ -75,8 +74,7 @@ def solve(
         stopping: tolerance: a stage ends when iterations win less than that each, relatively; max_iterations: of all
             stages, those for the lower bound too.
         start: an encoder to start from, such as that of another correlation.
-
-    Returns: BinFactorization, scaled to max M_rr = 1; its own correlation may be a few percents off the one asked for.
+    Returns: Scaled to max M_rr = 1; its own correlation may be a few percents off the one asked for.
     Raises: ProblemError: a correlation out of [0, 1].
     Cost: an iteration is four products of T x T matrices and one triangular inverse; some hundred of each.
     """

@@ -1,22 +1,21 @@
 """A lower bound on the best objective from any feasible X, and the ridge that makes a singular H regular.
 
-For V_c >= 0 on each class and w = sum_c max diag(V_c), every X of unit sensitivity has
-tr(V X) = sum_c <V_c, X_c> <= sum_c max diag(V_c) = w, because V_c / max diag(V_c) is a Gram matrix of admissible
-gradients: diagonal <= 1, positive semidefinite. By the Cauchy-Schwarz inequality for the trace norm,
+For V_c >= 0 on each class and w = sum_c max diag(V_c), every X of unit sensitivity has tr(V X) = sum_c <V_c, X_c> <= w,
+because V_c / max diag(V_c) is a Gram matrix of admissible gradients: diagonal <= 1, positive semidefinite. By the
+Cauchy-Schwarz inequality for the trace norm,
 
     (tr[(H^1/2 V H^1/2)^1/2])^2 = ||V^1/2 H^1/2||_*^2 <= tr(V X) tr(H X^-1) <= w tr(H X^-1).
 
 So the left side over w bounds the optimum from below, over all C and with the exact sensitivity; V = X^-1 H X^-1
 restricted to the classes makes it tight at an optimal X. Each V_c has a constant diagonal there. Elsewhere it is raised
-to its largest entry, which leaves w and can only lift the left side; an error in X costs its square.
-
-Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for H
-with all eigenvalues lowered by that much.
+to its largest entry, which leaves w and can only lift the left side; an error in X costs its square. The square roots
+of small eigenvalues of H enter, which are only known to T eps of the largest: the bound is made for H with all
+eigenvalues lowered by that much.
 
 For singular H the best objective P(H) is an infimum: the noise X^-1 grows without bound on the kernel of H, where it
 costs nothing. H + rho I has an optimum, and rho is as large as the tolerance allows. By the duality above P(H) is the
-maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2
-V^1/2||_* + sqrt(rho) ||V^1/2||_* because the square root is concave, so
+maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2 V^1/2||_* + sqrt(rho) ||V^1/2||_*
+because the square root is concave, so
 
     sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)),    P(I) = sum over classes of size^2.
 
@@ -48,13 +47,11 @@ def lower_bound(
 ) -> float:
     """Certified lower bound on min tr(H X^-1) at unit sensitivity; 0 when X is not positive definite.
 
-    `dual_from` takes the place of H in V = X^-1 H X^-1: any choice is valid for the problem's own H, and a regularised
-    H that X minimises gives the tight bound. `root`, L with L L^T = H, says which H is bounded, default that one,
-    rounded down.
+    `dual_from` takes the place of H in V = X^-1 H X^-1: any choice is valid, and a regularised H that X minimises gives
+    the tight bound. `root`, L with L L^T = H, says which H is bounded, default the problem's, rounded down.
 
-    Rounding: the computed trace norm is lowered by T^2 eps of itself, above the backward error of the
-    singular values; clipping negative rounding eigenvalues of V_c changes w and the trace norm consistently,
-    since the V that is used is the clipped one. Cost: O(T^3).
+    Rounding: the computed trace norm is lowered by T^2 eps of itself, above the backward error of the singular values;
+    clipping negative eigenvalues of V_c changes w and the trace norm alike. Cost: O(T^3).
     """
     if k := problem.exponent:
         dual_from = None if dual_from is None else scaled(dual_from, -k)
@@ -180,11 +177,8 @@ def proven(matrix: Array, w: float) -> float:
 class RidgeTarget:
     """H + rho I, solved in place of H.
 
-    Attributes:
-        rho: 0 for a regular H.
-        gram: H + rho I, shape (T, T).
-        root: R with R R^T = gram, accurate in its smallest singular values.
-        last: no smaller rho follows.
+    Attributes: rho: 0 for a regular H; gram: H + rho I, shape (T, T); root: R with R R^T = gram, accurate in its
+        smallest singular values; last: no smaller rho follows.
     """
 
     rho: float

@@ -1,9 +1,9 @@
 """The heaviest steps some gap apart, and at most k of them, in O(T) memory.
 
 The best sum of weights, and of links between neighbours, over steps `gap` or more apart is a dynamic program over the
-last step, and for at most k steps one over their number too, in k passes. Where these are too many, a price p >= 0 for
-each step bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its
-value where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
+last step, and for at most k steps one over their number too. Where these are too many, a price p >= 0 for each step
+bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its value
+where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
 
 Of uses whose sums agree within `SAME` the first is taken, so that the steps do not depend on rounding.
 """
@@ -59,10 +59,7 @@ def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float
 
 
 def counted_chain(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
-    """`best_chain` of at most `uses` >= 1 steps, for weights >= 0.
-
-    Cost: O(uses T (1 + len(linked))) time, O(uses T) memory.
-    """
+    """`best_chain` of at most `uses` >= 1 steps, weights >= 0. Cost: O(uses T (1 + len(linked))), memory O(uses T)."""
     T, reach = len(weights), gap + len(linked)
     ending, before = weights, [np.full(T, -1, dtype=np.intp)]  # the same for each number of steps
     for _ in range(1, uses):

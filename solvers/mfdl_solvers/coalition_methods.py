@@ -7,17 +7,14 @@ derivative of g_j along a change D of M_j is -y_j^T D y_j, the optimum satisfies
     tr H - sum_j lam_j |y_j|^2 = z,   s z = 0,   lam_j (1 - g_j) = 0.
 
 The first lines are what `coalition_problem` requires of lam and y: every iterate brings its own certificate. Newton's
-method on these equations, with g_j + w_j = 1 for slacks w_j > 0 of their own, and t instead of 0 on the right (t I
-for R_k Z_k); t is smaller the farther the direction for t = 0 reaches, and waits for the residuals. Changes of R_k
-are written G_k X_k G_k^T with the Nesterov-Todd scaling G_k, in which R_k and Z_k become the same diagonal matrix;
-X_k in an orthonormal basis of symmetric matrices, and s likewise. Iterates need not be feasible: scaling repairs the
-primal side, the bound repairs the dual one. (Following the barrier of the primal problem alone stalls where many
-constraints are almost tight and seeds help little.)
+method on these equations, with g_j + w_j = 1 for slacks w_j > 0 of their own, and t instead of 0 on the right (t I for
+R_k Z_k); t is smaller the farther the direction for t = 0 reaches, and waits for the residuals. Changes of R_k are
+written G_k X_k G_k^T with the Nesterov-Todd scaling G_k, in which R_k and Z_k become the same diagonal matrix; X_k in
+an orthonormal basis of symmetric matrices, and s likewise. Iterates need not be feasible: scaling repairs the primal
+side, the bound the dual one. (The barrier of the primal problem alone stalls where many constraints are almost tight.)
 
 As a semidefinite program, by cvxpy and Clarabel, [M^-1]_ii <= 1 holds when [[M, e_i], [e_i^T, 1]] >= 0 (Schur
-complement). The dual of that block, [[Z, w], [w^T, lam]], gives the weights of the certificate: lam and y = -w / lam.
-
-In: the problem and a cost per group (H on the group and a projector where a ridge goes). Out: s, R_k, a lower bound.
+complement). The dual of that block, [[Z, w], [w^T, lam]], gives the certificate: lam and y = -w / lam.
 """
 
 from __future__ import annotations
@@ -104,8 +101,8 @@ def interior_point(
 class _System:
     """The equations and their linearisation.
 
-    X_k lie on the diagonal blocks of one N x N matrix, N the sum of the group sizes; a step changes R by B X B^T
-    with B = [E_1 G_1, E_2 G_2, ...], E_k the embedding of group k, and s by G_s^2 times its own coordinate.
+    X_k lie on the diagonal blocks of one matrix; a step changes R by B X B^T with B = [E_1 G_1, E_2 G_2, ...], E_k the
+    embedding of group k, and s by G_s^2 times its own coordinate.
     """
 
     def __init__(self, problem: CoalitionProblem, costs: Sequence[Array], ridges: Sequence[Array]) -> None:
@@ -297,7 +294,7 @@ class _System:
     def _add_products(self, P: Array, Y: Array, crossed: Array, straight: Array) -> None:
         """tr(E P E' Y) for basis elements E of entry (a, b) and E' of entry (c, d), without their norms.
 
-        It is the sum of P_bc Y_ad, its transpose P_ad Y_bc, P_bd Y_ac and P_ac Y_bd, since P and Y are symmetric.
+        P_bc Y_ad, its transpose P_ad Y_bc, P_bd Y_ac and P_ac Y_bd, since P and Y are symmetric.
         """
         P_a, P_b, Y_a, Y_b = P[self.rows], P[self.columns], Y[self.rows], Y[self.columns]
         crossed += P_b.take(self.rows, axis=1) * Y_a.take(self.columns, axis=1)

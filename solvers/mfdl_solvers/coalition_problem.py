@@ -1,8 +1,8 @@
 """Seeds shared by groups of nodes, against coalitions that know some of them: the problem in arrays.
 
-The noise of the n nodes has covariance R = s I + sum_k R_k: s >= 0 is the variance of what each node draws alone,
-R_k >= 0 lives on group k (rows and columns H_k) and is drawn from a seed that its members share. A coalition I of q
-nodes knows the seeds of the groups it meets, U(I) are the others, and
+The noise of the n nodes has covariance R = s I + sum_k R_k: s >= 0 is the variance of what each node draws alone, R_k
+>= 0 lives on group k (rows and columns H_k) and is drawn from a seed that its members share. A coalition I of q nodes
+knows the seeds of the groups it meets, U(I) are the others, and
 
     minimise  tr(H R)   subject to   [(s I + sum of R_k over k in U(I))^-1]_ii <= 1   for all |I| = q, i not in I.
 
@@ -11,23 +11,22 @@ left, M, splits into the connected components of the groups in U(I); each is a `
 they reach. Where one block is part of another only the smallest ones around each node are kept (M is smaller). A node
 that no unknown seed reaches forces s >= 1, and then s = 1 without seeds (LDP) is optimal.
 
-A lower bound on tr(H R) over every noise that withstands the coalitions, from any weights and vectors.
-
-Constraint j, [M_j^-1]_ii <= 1 at i = i_j with M_j = s I + sum of R_k over k in U_j, says 2 y_i - y^T M_j y <= 1 for
-all y (the maximum over y is [M_j^-1]_ii). So for lam_j >= 0 and vectors y_j, wherever
+A lower bound on tr(H R) over every noise that withstands the coalitions, from any weights and vectors: constraint j,
+[M_j^-1]_ii <= 1 at i = i_j with M_j = s I + sum of R_k over k in U_j, says 2 y_i - y^T M_j y <= 1 for all y (the
+maximum over y is [M_j^-1]_ii). So for lam_j >= 0 and vectors y_j, wherever
 
     S_k = sum over j with k in U_j of lam_j (y_j y_j^T restricted to H_k)  <=  H restricted to H_k,  for each k, and
     sum_j lam_j |y_j|^2 <= tr H  (not needed without private noise, s = 0),
 
-tr(H R) >= s sum_j lam_j |y_j|^2 + sum_k <S_k, R_k> = sum_j lam_j y_j^T M_j y_j >= sum_j lam_j (2 y_j[i_j] - 1).
-Given any lam, y, let c be the largest factor by which all lam_j |y_j|^2 can be multiplied; then y -> a y and
-lam -> c lam / a^2 with the best a give the bound c A^2 / Lam, A = sum lam_j y_j[i_j], Lam = sum lam_j.
+tr(H R) >= s sum_j lam_j |y_j|^2 + sum_k <S_k, R_k> = sum_j lam_j y_j^T M_j y_j >= sum_j lam_j (2 y_j[i_j] - 1). Given
+any lam, y, let c be the largest factor by which all lam_j |y_j|^2 can be multiplied; then y -> a y and lam -> c lam /
+a^2 with the best a give the bound c A^2 / Lam, A = sum lam_j y_j[i_j], Lam = sum lam_j.
 
-Where H restricted to H_k has a kernel, y_j must vanish there: y_j is first projected on the vectors that do, for all
-k in U_j. Eigenvalues of H below KERNEL of the largest count as zero, which lowers H and so the bound.
+Where H restricted to H_k has a kernel, y_j is first projected on the vectors that vanish there, for all k in U_j.
+Eigenvalues of H below KERNEL of the largest count as zero, which lowers H and so the bound.
 
-A second bound needs no weights: for every coalition R >= M, so [R^-1]_ii <= 1, i.e. R solves the problem of one
-outside observer and one group of all nodes, whose objective is at least ||H^1/2||_*^2 / n.
+A second bound needs no weights: for every coalition R >= M, so [R^-1]_ii <= 1, i.e. R solves the problem of one outside
+observer and one group of all nodes, whose objective is at least ||H^1/2||_*^2 / n.
 """
 
 from __future__ import annotations
@@ -71,11 +70,8 @@ class InfeasibleCoalition(ProblemError):
 class CoalitionBlocks:
     """The distinct constraints. K blocks, m groups, n nodes.
 
-    Attributes:
-        groups: (K, m), the groups of each block.
-        nodes: (K, n), the nodes they reach.
-        constrained: (K, n), the nodes at which the block's constraint is kept; a part of `nodes`.
-        coalitions: for each block one coalition that leaves it.
+    Attributes: groups: (K, m), those of each block; nodes: (K, n), those they reach; constrained: (K, n), those at
+        which the constraint is kept; coalitions: for each block one that leaves it.
     """
 
     groups: Mask
@@ -94,11 +90,9 @@ class CoalitionProblem(AtAnyScale):
         coalition_size: q, 0 <= q < n; 0 is an outside observer.
         private: whether nodes may add noise of their own; False forces s = 0.
         max_coalitions: refused beyond; each costs one n x n inverse per iteration.
-
-    Raises:
-        ProblemError: H as for FactorizationProblem, an empty group, an index out of range or twice in a group,
-            q out of range, too many coalitions.
-        InfeasibleCoalition: private=False and some coalition knows all seeds of a node outside it.
+    Raises: ProblemError: H as for FactorizationProblem, an empty group, an index out of range or twice in a group, q
+        out of range, too many coalitions. InfeasibleCoalition: private=False and some coalition knows all seeds of a
+        node outside it.
     """
 
     error_gram: Array
@@ -222,9 +216,9 @@ class CoalitionProblem(AtAnyScale):
     def inverse_diagonal_upper_bounds(self, private_variance: float, parts: Sequence[Array]) -> Array:
         """[M^-1]_ii for each block and constrained node, shape (K, n); -inf at the others.
 
-        Rounded up: M is scaled to unit diagonal, M = D C D; what is summed, stored and inverted is C up to
-        relative errors of a few (n + m) eps, which move C^-1 by at most cond(C) times that. Infinite where this
-        reaches 1. Cost: one n x n eigendecomposition per block.
+        Rounded up: M is scaled to unit diagonal, and what is inverted is that up to relative errors of a few (n + m)
+        eps, which move the inverse by at most cond times that. Infinite where this reaches 1. Cost: one n x n
+        eigendecomposition per block.
         """
         blocks = self.blocks
         unit = 8 * (self.size + len(self.groups)) * EPS
@@ -328,11 +322,9 @@ def lower_bound(
         weights: lam_j, finite and >= 0 (below zero is cut off), shape (J,).
         vectors: y_j, shape (J, n); what lies outside the nodes of block j is cut off.
         block_of, node_of: the block and the node i_j of each constraint, shape (J,).
-
-    Guarantees:
-        Never above the objective of a feasible R, up to rounding: sums and eigenvalues are rounded down by more than
-        their own error; components of y in kernels of H stay below 1e-15 of it, so that R of norm up to 1e12
-        cannot profit.
+    Guarantees: Never above the objective of a feasible R, up to rounding: sums and eigenvalues are rounded down by more
+    than their own error; components of y in kernels of H stay below 1e-15 of it, so that R of norm up to 1e12 cannot
+    profit.
     Cost: O(J n m g^2) for m groups of size g, and a projection per block where H has kernels.
     """
     if problem.exponent:

@@ -36,10 +36,9 @@ class CoalitionFactorization(Certified):
     """Noise that withstands every coalition, with what it costs and how far that is from the best.
 
     Attributes:
-        private_variance: s, the variance of what each node draws alone.
-        parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group; covariance: R.
-        objective: tr(H R) at the bound r = 1; for another r divide R and objective by it.
-        lower_bound: no s and R_k that satisfy the constraints have a smaller objective.
+        private_variance: s, the variance of what each node draws alone; covariance: R.
+        parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group.
+        objective: tr(H R) at the bound r = 1; no s and R_k that satisfy the constraints have less than `lower_bound`.
         worst: the coalition, the node and the value [M^-1]_ii (rounded up, at most 1) of the tightest constraint.
     """
 
@@ -61,14 +60,10 @@ def solve(
     Args:
         stopping: wanted gap, below about 1e-7 float64 ends the search; Newton steps, or interior-point iterations.
         method: "newton", or "conic": the semidefinite program by cvxpy and Clarabel, slow, for comparison.
-
-    Guarantees:
-        Every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
-        scaled up by the largest, which was rounded up. With private noise the objective is never above tr H (LDP), but
-        for that rounding.
-    Raises:
-        ProblemError: method, or more than MAX_UNKNOWNS free entries.
-        RuntimeError: the conic solver found no point at all.
+    Guarantees: Every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
+    scaled up by the largest, rounded up. With private noise the objective is never above tr H (LDP), but for that
+    rounding.
+    Raises: ProblemError: method, or more than MAX_UNKNOWNS free entries. RuntimeError: the conic solver found no point.
     Cost: per Newton step O(K p^2 + J p^2 + p^3) for K blocks, J constraints and p free entries of the R_k.
     """
     began = time.perf_counter()
@@ -139,9 +134,8 @@ def _no_seeds(problem: CoalitionProblem) -> list[Array]:
 def feasible(problem: CoalitionProblem, private_variance: float, parts: Sequence[Array]) -> Feasible:
     """(s, R_k) scaled so that the largest left side, rounded up, is at most 1; and where it is attained.
 
-    R_k are positive semidefinite. Multiplying s and all R_k by a factor divides every left side by it. What is too
-    ill-conditioned to invert first gets a little more noise, 1e-12 of the largest entry in every group (and in s if it
-    may) and ten times more until it can be inverted.
+    What is too ill-conditioned to invert first gets a little more noise, 1e-12 of the largest entry in every group (and
+    in s if it may) and ten times more until it can be inverted.
     """
     s, parts = private_variance, [(part + part.T) / 2 for part in parts]
     exposed = problem.exposed

@@ -4,8 +4,8 @@ Classes of single indices go to `singletons`, others to their dual (below) if H 
 reach the tolerance, and for a singular H, L-BFGS minimises over X inside the affine set that keeps the sensitivity at
 one (`FreeEntries`).
 
-Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted problem
-V = X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and are positive
+Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted problem V =
+X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and are positive
 semidefinite, i.e. dual feasible for the unrestricted problem, and the certificate is tight. What is left is linear; the
 gradient is -V projected on these directions.
 
@@ -16,10 +16,10 @@ With V block diagonal over the classes, V_c > 0 with equal diagonal entries v_c,
 
     maximise  ||W^T H^1/2||_*^2 / sum(v),
 
-the lower bound of `certificate`. With W^T H W = Q diag(s^2) Q^T and S = Q diag(s) Q^T, the bound at V is
-tr(S)^2 / sum(v), and X(V) = W^-T S W^-1 solves X V X = H. The slope of the trace norm in W is X W: at the optimum the
-blocks X_c are diagonal with sums 1. At any V, X(V) without the entries inside classes, scaled to sums of 1, is
-feasible, with an objective above the bound by the square of what was dropped.
+the lower bound of `certificate`. With W^T H W = Q diag(s^2) Q^T and S = Q diag(s) Q^T, the bound at V is tr(S)^2 /
+sum(v), and X(V) = W^-T S W^-1 solves X V X = H. The slope of the trace norm in W is X W: at the optimum the blocks X_c
+are diagonal with sums 1. At any V, X(V) without the entries inside classes, scaled to sums of 1, is feasible, with an
+objective above the bound by the square of what was dropped.
 
 Plain step: every row of X W, scaled to one length within its class, is a row of the next W, and v_c is the square of
 the sum of lengths that were in class c. It never lowers the bound: the trace norm is convex in W, so for every W'
@@ -27,10 +27,9 @@ the sum of lengths that were in class c. It never lowers the bound: the trace no
     ||W'^T H^1/2||_* >= <W', X W>,
 
 and of all W' with equal rows and one sum(v) the right side is largest there. The steps are extrapolated in log v and in
-the correlations V_st / v_c. For classes of one index all this is `singletons`.
-
-It takes about five decompositions where L-BFGS on X takes a hundred iterations of T^3. It works with H, so small s lose
-half the digits: where it stops to gain, L-BFGS continues from its X.
+the correlations V_st / v_c. For classes of one index all this is `singletons`. It takes about five decompositions where
+L-BFGS on X takes a hundred iterations of T^3. It works with H, so small s lose half the digits: where it stops to gain,
+L-BFGS continues from its X.
 """
 
 from __future__ import annotations
@@ -61,13 +60,10 @@ def solve(
         start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled); checked, but
             not used, when every class holds one index: that method takes a few steps from anywhere.
         device: of torch, as "cuda", for the decompositions of a regular H with classes, in float64; default the CPU.
-
-    Returns:
-        A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
-        has no minimiser: H + rho I is solved instead, rho as small as the tolerance needs, with a note that names the
-        largest noise eigenvalue; objective and lower bound are those of the H that was given. Float64 resolves rho down
-        to 1e-16 of the largest eigenvalue of H, enough for a tolerance of 1e-7 or so; X is then so ill-conditioned that
-        a problem with large classes may stop earlier.
+    Returns: Of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". For a singular H, which has no
+        minimiser, H + rho I is solved, with a note that names the largest noise eigenvalue; objective and lower bound
+        are those of the H that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for
+        a tolerance of 1e-7 or so; a problem with large classes may stop earlier.
     """
     if problem.exponent:
         return solve(problem.normalised, stopping, start=start, device=device).shifted(problem.exponent)
@@ -241,11 +237,9 @@ def on_device(device: str) -> Decompose:
 def search(
     problem: FactorizationProblem, stopping: Stopping, best: Best, start: Array | None, decompose: Decompose = lapack
 ) -> int:
-    """Searches the dual of a regular H, offers each X and bound to `best`, and returns the number of iterations.
+    """Searches the dual of a regular H, offers each X and bound to `best`; the number of iterations.
 
-    Args:
-        stopping: iterations are eigendecompositions after the first.
-        start: an X whose dual is the first, default V = I.
+    From that of X `start` (default V = I). An iteration is an eigendecomposition after the first.
     """
     blocks = ClassBlocks(problem, decompose)
     path = ExtrapolatedPath(blocks.first(start), problem.num_classes)

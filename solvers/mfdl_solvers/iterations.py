@@ -1,8 +1,8 @@
 """Two iterations that the solvers share: L-BFGS, and steps that never lower a bound, extrapolated.
 
-L-BFGS minimises a smooth function on an open domain: a point outside it has the value infinity. The step length starts
-at 1 and is cut by 4 until the value is finite and falls enough; the line search of scipy extrapolates through infinite
-values, so it is not used. Extrapolation is that of Anderson, dropped where it lowers the bound too far.
+L-BFGS minimises a smooth function on an open domain: outside it has the value infinity. The step length starts at 1 and
+is cut by 4 until the value is finite and falls enough; the line search of scipy extrapolates through infinite values.
+Extrapolation is that of Anderson, dropped where it lowers the bound too far.
 """
 
 from __future__ import annotations

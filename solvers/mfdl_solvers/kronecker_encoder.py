@@ -11,9 +11,9 @@ That finds the best product: along the geodesics of positive definite matrices t
 set of unit sensitivity (a maximum over positive linear functions of X_t, times one of X_s). A point that neither half
 improves is stationary for both, hence a minimum. `joint_lower_bound` bounds what the product form itself may cost.
 
-`ModeProblem` gives H by modes, a T x T Gram and a vector for each, with class labels of the steps; a record belongs to
-one node: one class for each node and each class of steps. No array is larger than n T^2. `solve_dense` takes noise of
-any correlation, as one dense array of flat index t n + u; its encoder is causal in the flat order.
+`ModeProblem` gives H by modes; a record belongs to one node: one class for each node and each class of steps. No array
+is larger than n T^2. `solve_dense` takes noise of any correlation, as one dense array of flat index t n + u; its
+encoder is causal in the flat order.
 """
 
 from __future__ import annotations
@@ -61,10 +61,8 @@ class KroneckerFactorization(Certified):
     Attributes:
         time: the encoder over steps, X_t of unit sensitivity on the classes of steps; space: that over nodes, X_s of
             unit diagonal. Their objectives and lower bounds are those of the half solved last.
-        objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C on time x nodes, of any form, has a smaller objective.
-        rounds: pairs of halves that were solved.
-        status: "stopped" where a half or the alternation did not settle.
+        objective: sensitivity^2 tr(H X^-1); no C on time x nodes, of any form, has less than `lower_bound`.
+        rounds: pairs of halves that were solved; "stopped" where a half or the alternation did not settle.
         sensitivity: of X_t (x) X_s, an upper bound.
     """
 
@@ -81,12 +79,10 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
     >>> round(solve(pair).objective, 2)  # independent noise costs 2 * (5 + 2)
     13.32
 
-    Args:
-        stopping: tolerance: relative; each half is certified within half of it, the alternation ends when a round
-            gains less than a tenth of it; max_iterations: of each half.
-
-    Returns: a KroneckerFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
-        alone. A singular half is regularised as its solver says, with a note.
+    Args: stopping: tolerance: relative; each half is certified within half of it, the alternation ends when a round
+        gains less than a tenth of it; max_iterations: of each half.
+    Returns: Up to the tolerance never worse than the best noise over time alone or over nodes alone. A singular half is
+        regularised as its solver says, with a note.
     Raises: ProblemError: max_rounds not positive.
     Cost: n T^3 once and for the lower bound; per round one problem over T and one over n. Memory: about 3 n T^2.
     """
@@ -177,8 +173,8 @@ def alternate(
 def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1e-4) -> float:
     """Certified lower bound on min tr(H X^-1) over every X on time x nodes of unit sensitivity.
 
-    For V = V_t (x) diag(v) with V_t >= 0 supported on the classes of steps and v >= 0, every such X has
-    tr(V X) = sum_u v_u <V_t, X_uu> <= w_t sum(v) with w_t = sum_c max diag V_t,c, and so, as in `certificate`,
+    For V = V_t (x) diag(v) with V_t >= 0 supported on the classes of steps and v >= 0, every such X has tr(V X) = sum_u
+    v_u <V_t, X_uu> <= w_t sum(v) with w_t = sum_c max diag V_t,c, and so, as in `certificate`,
 
         tr(H X^-1) >= ||A||_*^2 / (w_t sum(v)),    A = V^1/2 H^1/2 for any roots.
 
@@ -190,10 +186,8 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
 
     The largest right side over orthonormal p_k is ||diag(v)^1/2 U diag(nu)||_*. Its square over sum(v) is the bound of
     `certificate` for the problem over nodes with error Gram U diag(nu^2) U^T and single classes; v is that problem's
-    dual optimum. No array of (n T)^2 is formed, and U need not be exactly orthogonal.
-
-    Rounding: the H_k are lowered by the rounding of their eigenvalues and nu_k by T^2 eps of itself; the last trace
-    norm is that of U diag(nu) itself, lowered in its turn.
+    dual optimum. No array of (n T)^2 is formed, and U need not be exactly orthogonal. Rounding: the H_k are lowered by
+    that of their eigenvalues and nu_k by T^2 eps of itself; the last trace norm, of U diag(nu) itself, in its turn.
 
     Args: dual: V_t before it is restricted to the classes and its diagonal raised to the maximum of each; symmetric
         positive semidefinite, shape (T, T). Any choice is valid; X_t^-1 H_t X_t^-1 is a good one. tolerance: of the
@@ -231,8 +225,8 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
 def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, stopping: Stopping) -> Array:
     """X^-1 H_t X^-1, H_t = sum_k c_k H_k: a dual that proves the half over time within HALF_SHARE of the tolerance.
 
-    X is X_t where that is enough: its certificate may come from another dual, and X^-1 H_t X^-1 may prove less. Then X
-    is solved for again, to a smaller tolerance. Of the normalised problem: multiples prove the same.
+    X is X_t, or solved for again where it proves less than its certificate, which may come from another dual. Of the
+    normalised problem: multiples prove the same.
     """
     problem = problem.normalised
     posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
@@ -261,7 +255,6 @@ class ModeProblem(GramProblem):
         grams: H_k, shape (n, T, T), symmetric positive semidefinite; some may be singular or zero.
         vectors: U, shape (n, n), orthogonal; column k is u_k.
         classes: integer label per step, shape (T,); the steps of one label, at one node, form one class.
-
     Raises: ProblemError: shapes, non-finite entries, an H_k not symmetric or not positive semidefinite, all H_k zero, U
         not orthogonal, tr H beyond float64.
     """
@@ -328,7 +321,6 @@ def solve_dense(error_gram: ArrayLike, classes: ArrayLike, num_nodes: int, stopp
     """Minimises tr(H X^-1) over every X on time x nodes at unit sensitivity to a certified relative gap.
 
     Args: error_gram: H, shape (T n, T n), time-major; classes: integer label per step, shape (T,).
-    Returns: a Factorization, its encoder lower triangular in time-major order, status "optimal" or "stopped".
     Raises: ProblemError: T n above MAX_SIZE, shapes that do not fit, or an H that `FactorizationProblem` refuses.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """

@@ -54,12 +54,9 @@ class LeakWithoutNoise(ProblemError):
 class NoiseView:
     """What one attacker sees.
 
-    Attributes:
-        noise: V, shape (rows, blocks, L), columns of known noise zero.
-        shifts: a_qj as columns, constraint after constraint, shape (rows, columns).
-        budgets: mu_q > 0, shape (constraints,).
-        name: of the attacker, for messages.
-        counts: columns of each constraint, >= 1, shape (constraints,); default one each.
+    Attributes: noise: V, shape (rows, blocks, L), columns of known noise zero; shifts: a_qj as columns, constraint
+        after constraint, shape (rows, columns); budgets: mu_q > 0, shape (constraints,); name: for messages; counts:
+        columns of each constraint, >= 1, shape (constraints,); default one each.
     """
 
     noise: Array
@@ -152,11 +149,9 @@ class WhitenedView:
 class LocalNoiseProblem:
     """Which noise costs what, and what every attacker sees.
 
-    Attributes:
-        costs: H_v + rho I, symmetric positive definite, shape (blocks, L, L); a block with fewer slots has columns of
-            zeros in every view. Or (1, L, L): one covariance that all blocks share, and what it costs in all of them.
-        views: one `NoiseView` per attacker; those that show no record are left out.
-
+    Attributes: costs: H_v + rho I, symmetric positive definite, shape (blocks, L, L); a block with fewer slots has
+        columns of zeros in every view. Or (1, L, L): one covariance that all blocks share, and what it costs in all of
+        them; views: one per attacker; those that show no record are left out.
     Raises: ProblemError: shapes, no constraint, costs that are not positive definite. LeakWithoutNoise.
     """
 
@@ -272,11 +267,7 @@ def _positive_definite(matrix: Array, shift: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LocalCovariances(Certified):
-    """Covariances of local noise with what they cost and how far that is from the best.
-
-    Attributes: covariances: S_v, shape (blocks, L, L), or (1, L, L) if the blocks share one; every budget is met up to
-        rounding, the most expensive one exactly.
-    """
+    """S_v, shape (blocks, L, L), or (1, L, L) if blocks share one; budgets met up to rounding, the dearest exactly."""
 
     covariances: Array
 

@@ -5,9 +5,9 @@ linear in H and convex in X, and the set of unit sensitivity is convex. So
 
     min_X max_r tr(H_r X^-1) = max_p g(p),    g(p) = min_X tr(H_p X^-1),    H_p = sum_r p_r H_r,
 
-g(p) the usual problem with its certificate. Its lower bound at any p bounds the maximum from below, and the largest
-error of any X from above. g is concave, homogeneous of degree 1, and its slope in p_r is f_r = tr(H_r X^-1), X the one
-that solves H_p. At the optimum f_r is the maximum wherever p_r > 0.
+g(p) the usual problem, whose lower bound at any p bounds the maximum from below. g is concave, homogeneous of degree 1,
+and its slope in p_r is f_r = tr(H_r X^-1), X the one that solves H_p. At the optimum f_r is the maximum wherever p_r >
+0.
 
 Step: p_r <- p_r (f_r / max f)^power, which leaves the optimum where it is; the power falls from 2 to 1 where a step
 lowers the bound. Errors are convex in X, so running averages of X are tried too: they damp what the steps swing.
@@ -48,10 +48,8 @@ MAX_POWER, FALL = 2.0, 0.8
 class MaximumProblem:
     """Errors of which the largest counts, and what one record can reach.
 
-    Attributes:
-        error_grams: H_r, shape (steps, T, T), symmetric positive semidefinite, float64; own and read-only.
-        classes: integer label per index, shape (T,), as of a `FactorizationProblem`.
-
+    Attributes: error_grams: H_r, shape (steps, T, T), symmetric positive semidefinite, own and read-only; classes:
+        integer label per index, shape (T,).
     Raises: ProblemError: shapes, non-finite entries, a Gram that is not symmetric or has a negative diagonal; as a
         `FactorizationProblem` of their sum.
     """
@@ -76,9 +74,8 @@ class MaximumProblem:
         object.__setattr__(self, "classes", self.sum.classes)
 
     def __repr__(self) -> str:
-        return (
-            f"MaximumProblem({len(self.error_grams)} errors over {self.size} steps in {self.sum.num_classes} classes)"
-        )
+        steps, classes = self.size, self.sum.num_classes
+        return f"MaximumProblem({len(self.error_grams)} errors over {steps} steps in {classes} classes)"
 
     @property
     def size(self) -> int:

@@ -53,10 +53,7 @@ GRID = 2.0**-36  # weights are whole multiples, so that sums of rows and columns
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingWeights:
-    """Weights of edges with a certificate.
-
-    Attributes: weights: w, shape (edges,), >= 0; objective: of these weights; lower_bound: of all weights of the graph.
-    """
+    """Weights w >= 0 of edges, their `objective`, and `lower_bound` on that of all weights of the graph."""
 
     weights: Array
     objective: float
@@ -151,8 +148,8 @@ def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
 
     Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
     Raises: ProblemError: beyond, on graphs that mix so slowly that Lanczos fails.
-    Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two
-        runs of Lanczos, memory O(MODES (m + n)).
+    Cost: some 20 steps of O(m^3 + m^2 n + n^3), memory 24 m^2 bytes; beyond, hundreds of steps with two runs of
+        Lanczos, memory O(MODES (m + n)).
     """
     graph = _Edges(edges, num_nodes)
     if graph.m > MAX_EDGES:
@@ -276,7 +273,7 @@ class _Modulus:
 class _PrimalDual:
     """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro.
 
-    (w, s) are inside their constraints always; multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their
+    (w, s) are inside their constraints always, multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their
     equations in the end.
     """
 
@@ -389,10 +386,7 @@ def _longest(matrices: list[Array], steps: list[Array], *vectors: tuple[Array, A
 
 
 class _NoiseLeft:
-    """sum_i g(lambda_i), which is a barrier of its own.
-
-    1 / (1 - x^N) is the mean of 1 / (1 - zeta x) over the N-th roots of unity zeta, N = 2 K.
-    """
+    """sum_i g(lambda_i), its own barrier; 1 / (1 - x^N) is the mean of 1 / (1 - zeta x), zeta^N = 1, N = 2 K."""
 
     def __init__(self, graph: _Edges, N: int) -> None:
         self.graph, self.N = graph, N

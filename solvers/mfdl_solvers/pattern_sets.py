@@ -1,8 +1,8 @@
 """Which steps one record may take part in, as mathematics: a set of patterns, each a set of steps.
 
-In: numbers. Out: for weights of the steps the heaviest pattern, rounded up. That alone bounds a sensitivity over all
-patterns. Other methods make the bound better or faster: the patterns in turn, pairs of steps that no pattern holds,
-patterns near a pattern, and `kind`, which says which rules for encoders with structure hold. The kinds:
+For weights of the steps the heaviest pattern, rounded up, alone bounds a sensitivity over all patterns. Other methods
+make the bound better or faster: the patterns in turn, pairs of steps that no pattern holds, patterns near a pattern,
+and `kind`, which says which rules for encoders with structure hold. The kinds:
 
     periodic      r, r + b, ..., r + (k - 1) b for each r < b, T = k b
     separated     at most k steps, any two of them b or more apart
@@ -62,16 +62,10 @@ class PatternSet(abc.ABC):
 
     @abc.abstractmethod
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
-        """The largest sum of weights >= 0 over a pattern, rounded up, and a pattern, or part of a pattern, near it.
-
-        Args: weights: one for each step, shape (T,).
-        """
+        """The largest sum of weights >= 0 over a pattern, rounded up, and a pattern, or part of one, near it."""
 
     def patterns(self) -> Iterator[Pattern]:
-        """The maximal patterns in turn, each sorted, shape (steps of the pattern,).
-
-        Raises: NotImplementedError: the set knows no list of them.
-        """
+        """The maximal patterns in turn, each sorted. Raises: NotImplementedError: the set knows no list of them."""
         raise NotImplementedError("these patterns are not listed, only the heaviest one is known.")
 
     @property
@@ -89,17 +83,11 @@ class PatternSet(abc.ABC):
         return self._are_steps(steps) and set(steps) <= set(self.heaviest(self._marked(steps))[1])
 
     def reaches(self, steps: BoolArray) -> bool:
-        """Whether some pattern holds one of the marked steps.
-
-        Args: steps: shape (T,).
-        """
+        """Whether some pattern holds one of the marked steps, shape (T,)."""
         return bool(steps.any()) and self.heaviest(steps.astype(np.float64))[0] > 0
 
     def free(self) -> BoolArray:
-        """Entries (s, t), s != t, that no pattern holds, shape (T, T).
-
-        Cost: here the heaviest pattern for each pair of steps, once.
-        """
+        """Entries (s, t), s != t, that no pattern holds; here by the heaviest pattern for each pair of steps."""
         return self._apart
 
     @property
@@ -164,10 +152,7 @@ def _window(series: Array, b: int, k: int) -> Array:
 
 
 class Periodic(Spaced):
-    """r, r + b, ..., r + (k - 1) b for each r < b: disjoint patterns of all steps. A single use is k = 1, b = T.
-
-    Raises: ProblemError: T other than k b.
-    """
+    """r, r + b, ..., r + (k - 1) b for each r < b: disjoint, of all steps. Raises: ProblemError: T other than k b."""
 
     kind = PERIODIC
     few = True
@@ -307,10 +292,7 @@ class Separated(Spaced):
 
 
 class OnePerBlock(PatternSet):
-    """One step, any, of each of k consecutive blocks of `length` steps.
-
-    Raises: ProblemError: k that does not divide T.
-    """
+    """One step of each of k consecutive blocks of `length` steps. Raises: ProblemError: k that does not divide T."""
 
     kind = ONE_PER_BLOCK
 
@@ -362,10 +344,7 @@ class OnePerBlock(PatternSet):
 
 @dataclasses.dataclass(frozen=True)
 class Listed(PatternSet):
-    """The patterns that are given, as `of` takes them.
-
-    Attributes: given: at least one, each sorted, of distinct steps.
-    """
+    """The patterns that are `given`, as `of` takes them: at least one, each sorted, of distinct steps."""
 
     given: tuple[tuple[int, ...], ...]
     kind: ClassVar[str] = LISTED
@@ -395,10 +374,7 @@ class Listed(PatternSet):
 
 @dataclasses.dataclass(frozen=True)
 class ProductPatterns(PatternSet):
-    """One pattern of each owner, in every combination.
-
-    Attributes: parts: the patterns of each owner, all of the same T.
-    """
+    """One pattern of each owner, in every combination; `parts`: the patterns of each owner, all of the same T."""
 
     parts: tuple[PatternSet, ...]
 
@@ -409,9 +385,8 @@ class ProductPatterns(PatternSet):
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         of_parts = [part.heaviest(of) for part, of in zip(self.parts, self._split(weights), strict=True)]
-        return sum(most for most, _ in of_parts) * (1 + 2 * len(of_parts) * UNIT), self._joined(
-            [steps for _, steps in of_parts]
-        )
+        rounding, steps = 1 + 2 * len(of_parts) * UNIT, [steps for _, steps in of_parts]
+        return sum(most for most, _ in of_parts) * rounding, self._joined(steps)
 
     def patterns(self) -> Iterator[Pattern]:
         for members in itertools.product(*(list(part.patterns()) for part in self.parts)):
@@ -455,10 +430,7 @@ class ProductPatterns(PatternSet):
 
 @dataclasses.dataclass(frozen=True)
 class CommonPatterns(PatternSet):
-    """One pattern, the same for all owners.
-
-    Attributes: part: the patterns of one owner; owners: how many.
-    """
+    """One pattern, the same for all owners; `part`: the patterns of one, `owners`: how many."""
 
     part: PatternSet
     owners: int

@@ -2,19 +2,19 @@
 
 The directions come from the best product X_t (x) X_s (`kronecker_encoder`): F = X_s^1/2 E with E the eigenvectors of
 X_s^-1/2 H_s X_s^-1/2. Equal blocks X_k = X_t give the product back, because F F^T = X_s; so the result is never worse.
-On a graph that looks alike from every node F spans the modes themselves and the result is the best X of any form.
-With H = sum_l H_l (x) u_l u_l^T,
+On a graph that looks alike from every node F spans the modes themselves and the result is the best X of any form. With
+H = sum_l H_l (x) u_l u_l^T,
 
     tr(H X^-1) = sum_k tr(Hhat_k X_k^-1),    Hhat_k = sum_l ((F^-1 u_l)_k)^2 H_l,
 
 and the block of node u in X is sum_k M_uk X_k, M_uk = F_uk^2, every row of M summing to 1. Two steps:
 
 1. Each block alone, X_k = s_k Xhat_k with Xhat_k the best of unit sensitivity for Hhat_k, and the best scales s
-   (`best_scales`), a convex program with one constraint per node.
-2. All blocks at once, the constraints of all nodes replaced by one weighted sum per class,
-   sum_u lam_uc sum_k M_uk (diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which
-   `Relaxation` solves by L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the
-   multiplier grows, lam_uc <- lam_uc d_uc^2 (the plain step of `singletons`). The best X scaled to be feasible is kept.
+(`best_scales`), a convex program with one constraint per node.
+2. All blocks at once, the constraints of all nodes replaced by one weighted sum per class, sum_u lam_uc sum_k M_uk
+(diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which `Relaxation` solves by
+L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the multiplier grows, lam_uc <- lam_uc
+d_uc^2 (the plain step of `singletons`). The best X scaled to be feasible is kept.
 
 In-class off-diagonal entries vanish in every node's block: their vector over k lies in the kernel of M.
 """
@@ -68,10 +68,8 @@ class PerModeFactorization(Certified):
     C is causal: every C_k is lower triangular. C^-1 = sum_k C_k^-1 (x) g_k e_k^T with g_k the columns of F^-T.
 
     Attributes:
-        basis: F, shape (n, n), columns f_k.
-        grams: X_k, shape (n, T, T).
-        objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C on time x nodes, of any form, has a smaller objective.
+        basis: F, shape (n, n), columns f_k; grams: X_k, shape (n, T, T).
+        objective: sensitivity^2 tr(H X^-1); no C on time x nodes, of any form, has less than `lower_bound`.
         rounds: settings of the multipliers; iterations: of all solvers but `kronecker`, the product it began with.
         sensitivity: of X, an upper bound from the entries of sum_k M_uk X_k.
     """
@@ -102,11 +100,10 @@ def solve(
             that, or by more than a fiftieth of the certified gap of the best separate blocks. max_iterations: of L-BFGS
             in all rounds, and of each block alone before.
         max_rounds: settings of the multipliers; start: the product, where it has been solved already.
-
-    Returns: a PerModeFactorization of sensitivity 1 up to rounding, never worse than `start`.
+    Returns: Of sensitivity 1 up to rounding, never worse than `start`.
     Raises: ProblemError: max_rounds not positive; a start of another size.
-    Cost: per iteration n Cholesky factorizations of T x T and twice as many triangular solves; memory about
-        6 n T^2 + PAIR_BYTES.
+    Cost: per iteration n Cholesky factorizations of T x T and twice as many triangular solves; memory about 6 n T^2 +
+        PAIR_BYTES.
     """
     began = time.perf_counter()
     if max_rounds < 1:
@@ -303,11 +300,9 @@ class Relaxation:
 class ModeBlocks:
     """A ModeProblem in the directions F.
 
-    Attributes:
-        classes: label per step, shape (T,).
-        basis: F; coordinates: (F^-1 u_l)_k at [k, l]; weights: M = F * F; each (n, n).
-        values, vectors: eigenvalues (n, T) and eigenvectors (n, T, T) of Hhat_k.
-        ridge_share: ||row k of F^-1||^2, shape (n,): Hhat_k of H = I is that times the identity.
+    Attributes: classes: label per step, shape (T,); basis: F; coordinates: (F^-1 u_l)_k at [k, l]; weights: M = F * F,
+        each (n, n); values, vectors: eigenvalues (n, T) and eigenvectors (n, T, T) of Hhat_k; ridge_share: ||row k of
+        F^-1||^2, shape (n,): Hhat_k of H = I is that times the identity.
     """
 
     classes: NDArray[np.intp]
@@ -391,10 +386,8 @@ def best_scales(costs: Array, weights: Array, *, tolerance: float = 1e-8) -> tup
     >>> np.round(s, 4)
     array([0.3333, 0.6667])
 
-    Args:
-        costs: >= 0, not all zero, shape (n,); a zero counts as a tiny one, for the infimum is not attained.
-        weights: >= 0, no zero column, shape (m, n).
-
+    Args: costs: >= 0, not all zero, shape (n,); a zero counts as a tiny one; weights: >= 0, no zero column, shape (m,
+        n).
     Returns: s, and a multiplier > 0 per constraint; their gap, m times the barrier's weight, is about the tolerance.
     """
     phi = np.maximum(costs, 1e-14 * costs.sum())

@@ -2,10 +2,9 @@
 
     minimise  tr(H X^-1)  over X = C^T C > 0  with unit sensitivity,
 
-where the index set is split into disjoint classes: one class holds the indices at which one record can take
-part, and the squared sensitivity of X is the largest, over classes c, of max sum_{s,t in c} X[s,t] <g_s, g_t>
-over ||g_t|| <= 1. In: arrays and integer class labels. Out: a causal C with objective, certified lower bound and
-gap. Nothing here knows graphs, trust or learning.
+where the index set is split into disjoint classes: one class holds the indices at which one record can take part, and
+the squared sensitivity of X is the largest, over classes c, of max sum_{s,t in c} X[s,t] <g_s, g_t> over ||g_t|| <= 1.
+Nothing here knows graphs, trust or learning.
 """
 
 from __future__ import annotations
@@ -47,14 +46,10 @@ class NotConverged(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Stopping:
-    """When a solver ends.
+    """When a solver ends: at the gap `tolerance`, objective / lower_bound - 1, > 0, or at `max_iterations`.
 
-    Attributes:
-        tolerance: wanted gap objective / lower_bound - 1, > 0.
-        max_iterations: hard limit.
-        report: called with the iterations so far and the certified gap, at each check of a solver over indices.
-
-    Raises: ProblemError: a tolerance <= 0.
+    `report` is called with the iterations so far and the certified gap, at each check of a solver over indices. Raises:
+    ProblemError: a tolerance <= 0.
     """
 
     tolerance: float = 1e-4
@@ -158,10 +153,8 @@ def eigen_stack(matrices: Array) -> tuple[Array, Array]:
 class FactorizationProblem(GramProblem):
     """Which noise costs what, and what one record can reach.
 
-    Attributes:
-        error_gram: H, shape (T, T), symmetric positive semidefinite, float64.
-        classes: integer label per index, shape (T,); indices with one label form one class.
-
+    Attributes: error_gram: H, shape (T, T), symmetric positive semidefinite, float64; classes: integer label per index,
+        shape (T,); indices with one label form one class.
     Raises: ProblemError: shapes, non-finite entries, H not symmetric or not positive semidefinite, H = 0, tr H beyond
         float64.
     """
@@ -203,14 +196,12 @@ class FactorizationProblem(GramProblem):
     def objective(self, gram: Array) -> float:
         """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite.
 
-        Args: gram: X = C^T C, shape (T, T), symmetric; never C itself, which is another matrix of that shape, and whose
-            number would mean nothing (inf in most cases).
+        Args: gram: X = C^T C, shape (T, T), symmetric; never C itself, whose number would mean nothing.
         Raises: ProblemError: another shape, or an objective beyond float64.
         """
         if np.shape(gram) != self.error_gram.shape:
-            raise ProblemError(
-                f"gram must be X = C^T C of shape {self.error_gram.shape}, as error_gram, got {np.shape(gram)}."
-            )
+            shape = self.error_gram.shape
+            raise ProblemError(f"gram must be X = C^T C of shape {shape}, as error_gram, got {np.shape(gram)}.")
         if self.exponent:
             return objective_in_range(self.normalised.objective(gram), self.exponent)
         try:
@@ -280,18 +271,13 @@ class Certified:
         return distance_to_optimum(self.gap)
 
     def shifted(self, k: int) -> Self:
-        """The same, and its parts, for an error Gram 2^k times as large, rounded to the safe side.
-
-        Raises: ProblemError: an objective beyond float64.
-        """
+        """All of it for an error Gram 2^k times as large, rounded to the safe side. Raises: ProblemError."""
         if not k:
             return self
         objective, bound = objective_in_range(self.objective, k), scaled_down(self.lower_bound, k)
         scaling_notes = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
         notes = (*self.notes, *(note for note in scaling_notes if note not in self.notes))
-        parts: dict[str, Any] = {
-            name: part.shifted(k) for name, part in vars(self).items() if isinstance(part, Certified)
-        }
+        parts: dict[str, Any] = {name: p.shifted(k) for name, p in vars(self).items() if isinstance(p, Certified)}
         return dataclasses.replace(self, objective=objective, lower_bound=bound, notes=notes, **parts)
 
     def require_converged(self, tolerance: float) -> Self:

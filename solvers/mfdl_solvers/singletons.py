@@ -37,8 +37,8 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
     """Minimises tr(H X^-1) subject to diag X <= 1 to a certified relative gap.
 
     Args: stopping: wanted gap, and singular value decompositions after the first.
-    Returns: a Factorization with diag X = 1, "stopped" at the limit or where rounding leaves nothing to gain; for a
-        singular H see `certificate`.
+    Returns: With diag X = 1, "stopped" at the limit or where rounding leaves nothing to gain; for a singular H see
+        `certificate`.
     Raises: ProblemError: a class with two indices.
     Cost: O(n^3) per iteration; 5 to 10 of them for a regular H, tens to a hundred for one of low rank.
     Source: arXiv:2501.14644v2, problem (9), by its dual.

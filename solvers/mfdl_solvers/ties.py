@@ -1,8 +1,8 @@
 """Choices among floats whose answer a user sees: which node loses most, which candidate is best, in which order.
 
-Values that are equal in exact arithmetic differ in their last bits, and differently under each BLAS. Here values within
-a relative tolerance of one another count as equal, and among equal ones the lowest index comes first, so that the
-choice is the same on every machine. A bound takes the maximum itself; only a name or an order needs this module.
+Values that are equal in exact arithmetic differ in their last bits, and differently under each BLAS. Here those within
+a relative tolerance of one another count as equal, and the lowest of their indices comes first. A bound takes the
+maximum itself; only a name or an order needs this module.
 """
 
 from __future__ import annotations

@@ -17,9 +17,6 @@ SPECTRUM = Curvature([1.0, 0.4, 0.4, 0.0])
 CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 
-# Spectra
-
-
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
 def test_spectra_from_files(tmp_path, suffix):
     X = np.random.default_rng(0).normal(size=(40, 3))
@@ -83,7 +80,6 @@ def test_compression_changes_nothing(seed, T, rate, decay):
     assert_allclose(NoiseObjective(dynamics, T, ErrorWeights(curvature=spectrum)).over_steps(), whole, rtol=1e-10)
 
 
-# Noise, simulated
 def simulated(dynamics, noising, curvature, published):
     """(published, on the way): mean excess loss over nodes, by the recursion of each direction with the loss's pull.
 
@@ -170,8 +166,6 @@ def test_other_recursions_and_unusual_sums_are_refused():
     for refused in (counted.estimated, lambda: counted.averaged(gossip.randomized.links(RING, 0.5))):
         unsupported("not both at once", refused)
 
-
-# Encoders, certified
 
 TINY = dynamics_on("path:n=3", 0.8)
 BOTH = ErrorWeights("released:average:2", on_the_way=0.3, curvature=SPECTRUM)

@@ -106,7 +106,6 @@ def test_a_seed_gives_one_estimate_and_more_probes_a_narrower_one():
     assert many < few / 2.5
 
 
-# In the place of the exact Gram
 @pytest.fixture
 def nothing_in_reach(monkeypatch):
     monkeypatch.setattr(estimated_grams, "EXACT_WORK", 0)
@@ -151,8 +150,6 @@ def test_privacy_takes_nothing_of_the_estimate(nothing_in_reach):
         largest = max(np.abs(X[np.ix_(at, at)]).sum() for at in (range(c, 6, 2) for c in range(2)))
         assert mechanism.noise_std == pytest.approx(2 * largest**0.5, rel=1e-9)
 
-
-# Fresh noise
 
 SYMMETRIC = gossip_matrices(max_nodes=5).filter(lambda W: W.is_symmetric)
 
@@ -207,8 +204,6 @@ def test_memory_of_fresh_noise_grows_with_the_edges():
             tracemalloc.stop()
     assert peaks[1] < 5 * peaks[0] < 5 * 2_000 * 8 * 100  # n x n would be 32 MB and 512 MB
 
-
-# Refusals
 
 DIRECTED = Dynamics(gossip.uniform("star:n=30"))
 

@@ -120,7 +120,6 @@ def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, targe
     assert_allclose(of_noise(algorithm.noise, algorithm.divisors).value, expected, rtol=1e-9, atol=1e-12)
 
 
-# Noise on messages
 @st.composite
 def zip_cases(draw):
     W = gossip.metropolis_hastings(draw(connected_graphs(max_nodes=6)))
@@ -159,7 +158,6 @@ def test_zip_dl_by_its_definition(case):
     assert_allclose(error(algorithm), expected, rtol=1e-9, atol=1e-12)
 
 
-# Recursions that are not the gossip of their dynamics
 def with_memory(algorithm, keep):
     """Half of the step is kept back: the next state is (1 - keep) K m + keep * (the last one)."""
     eye = sp.csr_array(sp.eye_array(algorithm.model_from_state.shape[1]))
@@ -201,7 +199,6 @@ def every_round(algorithm, **changes):
 
 @pytest.mark.parametrize("change", ["rates", "weights", "divisors", "noise", "memory", "own noise", "on messages"])
 def test_the_maps_decide_where_dynamics_says_otherwise(change):
-    """Another rate, matrix or divisor than in the rounds, or a map that plain gossip has not, is noticed."""
     W = gossip.metropolis_hastings("ring:n=4")
     algorithm = algorithms.decor(Dynamics(W, [0.5, 0.25]), Cyclic(1, 2))
     other = {
@@ -236,7 +233,6 @@ def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model,
     assert_allclose(error(algorithm, weights=weights), expected, rtol=1e-8, atol=1e-12)
 
 
-# Growth
 @pytest.mark.parametrize("schedule", [False, True])
 @pytest.mark.parametrize("name", ["decor", "zip-dl"])
 @pytest.mark.slow
@@ -282,7 +278,6 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     unsupported("this gossip", lambda: noise_error(decentralized("test", star, part, noise)))
 
 
-# Large graphs
 @pytest.fixture
 def large(monkeypatch):
     def above(nodes):
@@ -331,7 +326,6 @@ def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
     assert 0 < abs(estimate.objective - exact.objective) <= estimate.objective_error
 
 
-# Refusals
 class Scaled(NoiseOperator):
     num_steps, num_nodes = 4, 4
 

@@ -164,8 +164,6 @@ def test_reversible_gossip_with_a_wide_measure_is_not_left_to_the_closed_form(no
     assert_allclose(NoiseObjective(Dynamics(path), 6).over_steps(), dense_error_gram(path, 6), rtol=1e-12)
 
 
-# Refusals
-
 PATH = gossip.metropolis_hastings("path:n=4")
 
 
@@ -208,7 +206,6 @@ def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, messag
         getattr(NoiseObjective(Dynamics(W), T, weights), form)()
 
 
-# Growth
 def peak_bytes(W, T, form="over_steps"):
     W.at(0).reversible_measure  # noqa: B018 - cached, and no part of the Gram
     tracemalloc.start()

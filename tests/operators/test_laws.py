@@ -130,9 +130,7 @@ def unrolled(sizes, steps):
 
 
 def as_maps(steps):
-    return [
-        RecursionMaps(**{name: None if m is None else sp.csr_array(m) for name, m in step.items()}) for step in steps
-    ]
+    return [RecursionMaps(**{k: None if m is None else sp.csr_array(m) for k, m in step.items()}) for step in steps]
 
 
 @settings(deadline=None)

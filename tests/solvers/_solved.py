@@ -42,7 +42,5 @@ def assert_feasible(problem, solved):
     if problem.num_classes == problem.size:
         assert_array_equal(np.diagonal(X), 1.0)
         assert solved.sensitivity == 1.0
-    assert_allclose(
-        problem.objective(C.T @ C), solved.objective, rtol=1e-6
-    )  # C^T C rounds X where X is nearly singular
+    assert_allclose(problem.objective(C.T @ C), solved.objective, rtol=1e-6)  # C^T C rounds nearly singular X
     assert solved.lower_bound <= solved.objective < np.inf

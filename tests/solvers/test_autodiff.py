@@ -94,7 +94,6 @@ def test_toeplitz_stays_toeplitz(problem, best, bands):
         assert_allclose(solved.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
 
 
-# A user's own
 def two_parameters() -> Parametrisation:
     """C[t, s] = a^(t - s) + b below the diagonal, ones on it."""
     lag = torch.as_tensor(np.subtract.outer(np.arange(SIZE), np.arange(SIZE)))
@@ -141,7 +140,6 @@ def test_a_penalised_run_does_not_claim_the_optimum(problem, best):
     assert early.status == "stopped"
 
 
-# Refusals and the limit
 @pytest.mark.parametrize("family", [None, banded(SIZE, 3), toeplitz(SIZE)], ids=["full", "banded", "toeplitz"])
 def test_a_stopped_run_says_so(problem, best, family):
     stopped = autodiff.solve(problem, family, stopping=Stopping(max_iterations=1), device="cpu")

@@ -17,21 +17,12 @@ from _modes import (
     per_mode_gram,
     product_gram,
 )
+from mfdl.noise.general import MAX_JOINT_SIZE
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import each, given, refuses, st
 
-from mfdl.noise.general import MAX_JOINT_SIZE
-from mfdl.testing import encoders, optimal_loss_reference
-from mfdl_solvers import (
-    FactorizationProblem,
-    ModeProblem,
-    NotConverged,
-    ProblemError,
-    Stopping,
-    kronecker_encoder,
-    per_mode_encoder,
-    solve,
-)
+from mfdl.testing import encoders
+from mfdl_solvers import ModeProblem, NotConverged, ProblemError, Stopping, kronecker_encoder, per_mode_encoder, solve
 from mfdl_solvers.certificate import lower_bound
 from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
@@ -66,7 +57,6 @@ def test_no_product_is_better(problem, data):
             assert solved.objective <= dense_loss(problem, other) * (1 + 1e-5)
 
 
-# The lower bound on every form
 @given(40, problem=mode_problems(), data=st.data())
 def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
@@ -77,14 +67,6 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     assert bound <= dense_loss(problem, X)
     assert bound <= dense_loss(problem, product_gram(kronecker_encoder.solve(problem))) * (1 + 1e-5)
     assert bound <= solve(dense_problem(problem)).objective
-
-
-@given(15, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
-def test_the_joint_bound_is_below_the_semidefinite_program(problem):
-    solved = kronecker_encoder.solve(problem)
-    optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
-    assert solved.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
-    assert solved.objective >= optimum * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("sizes", [{"max_nodes": 1, "max_steps": 5}, {"max_nodes": 5, "max_steps": 1}])
@@ -117,19 +99,6 @@ def test_the_bound_by_hand(factor):
     assert 13 * factor * (1 - 1e-4) <= joint_lower_bound(two, np.eye(2)) <= 13.0 * factor
 
 
-def test_the_average_of_the_models_counts_alone():
-    # one mode, the constant vector, costs anything: nodes that all draw the same noise pay n times less
-    n, T = 4, 3
-    U = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0]
-    grams = np.zeros((n, T, T))
-    grams[0] = np.tri(T).T @ np.tri(T)
-    solved = kronecker_encoder.solve(ModeProblem(grams, U, np.arange(T)))
-    assert solved.status == "optimal"
-    assert_allclose(solved.objective, solve(FactorizationProblem(grams[0], np.arange(T))).objective / n, rtol=2e-4)
-    assert solved.notes
-    assert solved.notes[0].startswith("over nodes: ")
-
-
 def test_florentine_as_a_product():
     solved = kronecker_encoder.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
     assert solved.status == "stationary"
@@ -148,7 +117,6 @@ def test_a_limit_of_rounds_is_said(solver, problem):
     assert solved.lower_bound <= settled.objective <= solved.objective
 
 
-# Bad input
 @each(
     "change, message",
     ({"grams": np.eye(2)}, "shape (n, T, T)"), ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
@@ -190,12 +158,6 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
     assert_allclose(solved.objective, dense_loss(problem, solved.gram), rtol=1e-9)
     assert_array_equal(np.triu(solved.encoder, 1), 0)
     assert_allclose(solved.encoder.T @ solved.encoder, solved.gram, atol=1e-12)
-
-
-@given(10, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
-def test_agrees_with_the_semidefinite_program(problem):
-    solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert_allclose(solved.objective, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
 @pytest.mark.slow
@@ -306,7 +268,6 @@ def test_free_modes_are_said():
     assert per_mode_encoder.solve(regular).notes == ()
 
 
-# What any blocks cost
 @given(40, problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     blocks = per_mode_encoder.ModeBlocks.from_product(problem, kronecker_encoder.solve(problem, max_rounds=1))
@@ -328,7 +289,6 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
     assert solved.objective < solved.kronecker.objective * 0.99
 
 
-# The scales
 @given(60, data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
 def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
@@ -347,7 +307,6 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     assert_allclose(s, np.append(np.sqrt(costs), 0.0) / np.sqrt(costs).sum(), atol=1e-4)
 
 
-# Bad input
 @each(
     "solver, options, message",
     (kronecker_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),

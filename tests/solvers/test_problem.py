@@ -31,7 +31,6 @@ from mfdl_solvers import (
 )
 
 
-# Orientation
 @given(C=encoders())
 def test_causal_encoder_recovers_the_encoder_of_an_exact_gram(C):
     X = np.array([[float(entry) for entry in row] for row in exact_gram(8 * C)]) / 64
@@ -58,7 +57,6 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
     assert np.abs(plain.T @ plain - X).max() > 0.5
 
 
-# Sensitivity and objective
 @given(60, part=participations(max_steps=7, disjoint=True), data=st.data())
 def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
     T = part.num_steps
@@ -67,9 +65,8 @@ def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, d
     bound = problem.sensitivity_squared(C.T @ C) ** 0.5
     assert bound >= brute_force_sensitivity(C, part) - 1e-12
     assert bound >= vector_sensitivity_lower_bound(C, part, starts=2, rounds=20) - 1e-12
-    assert_allclose(
-        problem.sensitivity_squared(abs(C).T @ abs(C)) ** 0.5, brute_force_sensitivity(abs(C), part), rtol=1e-13
-    )
+    exact = brute_force_sensitivity(abs(C), part)
+    assert_allclose(problem.sensitivity_squared(abs(C).T @ abs(C)) ** 0.5, exact, rtol=1e-13)
 
 
 @given(60, problem=factorization_problems(), data=st.data())
@@ -88,7 +85,6 @@ def test_a_gram_that_is_not_positive_definite_costs_anything_and_proves_nothing(
     assert lower_bound(problem, np.asarray(X)) == 0.0
 
 
-# The problem
 def test_labels_are_renumbered_and_the_own_arrays_read_only():
     H = np.eye(3)
     problem = FactorizationProblem(H, np.array([7, -2, 7]))
@@ -125,7 +121,6 @@ def test_bad_problems_are_refused(H, classes, message):
     refuses(message, FactorizationProblem, np.array(H), np.array(classes), error=ProblemError)
 
 
-# Factorization
 def factorization(**changes):
     values = {"objective": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
     return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))
@@ -188,14 +183,6 @@ def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem
     restricted = optimal_loss_reference(problem)
     unrestricted = optimal_loss_reference(problem, restricted=False)
     assert_allclose(restricted, unrestricted, rtol=1e-5)  # two runs of an interior-point solver
-
-
-@given(60, problem=factorization_problems(ridges=(1.0, 1e-2)))
-def test_tight_at_the_optimum(problem):
-    solved = solve(problem, Stopping(1e-7))
-    assert solved.status == "optimal"
-    # at least as tight as what the solver reports, from its own point
-    assert lower_bound(problem, solved.gram) >= solved.objective * (1 - 1e-4)
 
 
 def test_a_bad_gram_still_gives_a_valid_bound():

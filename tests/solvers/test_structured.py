@@ -19,17 +19,9 @@ from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, In
 from mfdl_solvers.encoders.structured_encoders import convolved, inverse_series
 from mfdl_solvers.pattern_sets import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
-from mfdl_solvers.structured import (
-    ModeCost,
-    best_buffered,
-    best_inverse,
-    best_toeplitz,
-    bound,
-    lower_bound,
-    stationary_series,
-)
+from mfdl_solvers.structured import ModeCost, best_buffered, best_inverse, best_toeplitz, bound, lower_bound
 from mfdl_solvers.structured.cost import gram_diagonals, noising_objective
-from mfdl_solvers.structured.searches import at_unit_sensitivity, bands_objective
+from mfdl_solvers.structured.searches import at_unit_sensitivity, bands_objective, stationary_series
 from tests import exact
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
+from mfdl.node_covariances import laplacian
 from mfdl.testing import strategies
 from mfdl.testing.oracles import (
     Reaction,
@@ -41,7 +42,6 @@ def small_matrices(rows, columns, largest=3):
     return entries.map(lambda flat: np.array(flat, dtype=float).reshape(rows, columns))
 
 
-# ---- every statement of the agreement table, a few cases -----------------------------------------------------------
 @pytest.mark.parametrize("name", agreement.STATEMENTS)
 def test_two_oracles_agree(name):
     comparison = agreement.compare(name, range(2 if agreement.STATEMENTS[name].share < 0.2 else 8), seed=1)
@@ -65,7 +65,6 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
     assert set(draws) == {0, 1, 2, 3}
 
 
-# ---- rational ------------------------------------------------------------------------------------------------------
 @given(60, data=st.data(), rows=st.integers(1, 5), steps=st.integers(1, 3))
 def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, rows, steps):
     """A = B C and B of full column rank leave X = C^T C, as fractions."""
@@ -110,7 +109,6 @@ def test_floats_are_the_fractions_that_they_are():
     assert (rank(rational(np.array([[0.1, 0.2], [1, 2]]))), rank([])) == (1, 0)
 
 
-# ---- reactions -----------------------------------------------------------------------------------------------------
 def test_the_path_with_and_without_a_reaction():
     """mu^2 = X = 0.1 for non-adaptive gradients: (1/3)^2 / (1 + (1/3)^2)."""
     fixed = math.sqrt((1 / 9) / (1 + 1 / 9))
@@ -158,22 +156,14 @@ def runs(draw, max_steps=3):
     n = len(graph)
     attacker, victim = draw(st.permutations(range(n)))[:2]
     quarters = st.integers(-8, 8).map(lambda i: i / 4)
-    reactions = {
-        j: Reaction(draw(quarters), draw(quarters), draw(st.sampled_from([0.5, 1.0])))
-        for j in range(n)
-        if j != attacker
-    }
-    W = np.eye(n)
-    for i, j in graph.edges:
-        W[i, j] = W[j, i] = 1 / 4
-        W[i, i] -= 1 / 4
-        W[j, j] -= 1 / 4
+    others = [j for j in range(n) if j != attacker]
+    reactions = {j: Reaction(draw(quarters), draw(quarters), draw(st.sampled_from([0.5, 1.0]))) for j in others}
+    W = np.eye(n) - laplacian(graph).toarray() / 4
     return W, {"attacker": attacker, "victim": victim, "reactions": reactions}
 
 
 @given(25, run=runs(), epsilon=st.sampled_from([0.0, 0.5, 1.0]))
 def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
-    """All messages show one record's single shift with mu = 1, whatever gradients do; what is hidden only helps."""
     W, case = run
     two = adaptive_delta(W, epsilon, num_steps=2, resolution=8, **case)
     assert 0 <= two.value <= float(exact_delta(1.0, epsilon)) + two.error + 1e-9
@@ -218,7 +208,6 @@ def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
     refuses(message, lambda: adaptive_total_variation(case.pop("weights"), **case))
 
 
-# ---- conversions ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mu", [0.05, 1.0, 6.0])
 @pytest.mark.parametrize("epsilon", [0.0, 3.0])
 def test_delta_is_the_integral_of_its_definition(mu, epsilon):

@@ -1,12 +1,12 @@
 """What hidden messages give away when gradients react to them: small scalar runs, integrated numerically.
 
-Gradients react to the part of the model that the attacker does not see. Out: total variation and delta(epsilon) between
-the two worlds, each with an error. Nothing is Gaussian here, so no formula of the library is used.
+Gradients react to the part of the model that the attacker does not see: total variation and delta(epsilon) between the
+two worlds, each with an error. Nothing is Gaussian here, so no formula of the library is used.
 
 Dimension one, start 0. In step t node j sends m_j = theta_j + g_j + z_j, then theta = W m. The attacker sees the
 messages of the nodes it gives weight to and knows its own; H are the other nodes. Of theta_j it knows all but the
-hidden part h_j = sum over k in H of W[j, k] m_k, so what it learns from step t is h_j + g_j(h_j) + z_j for the nodes
-it sees, while the messages of H are a Markov chain. The density of all it sees is a product of small matrices.
+hidden part h_j = sum over k in H of W[j, k] m_k, so what it learns from step t is h_j + g_j(h_j) + z_j for the nodes it
+sees, while the messages of H are a Markov chain. The density of all it sees is a product of small matrices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Integral(NamedTuple):
 class Reaction:
     """The gradient of a node at the hidden part h of its model: clip(slope h + offset, -clip, clip).
 
-    What the attacker knows of the model is known to it in the gradient too: `offset` stands for it.
+    What the attacker knows of the model is in `offset`.
 
     >>> Reaction(2.0, offset=-0.5, clip=1.0)(np.array([0.0, 0.5, 3.0]))
     array([-0.5,  0.5,  1. ])
@@ -69,7 +69,6 @@ class ReactingRun:
         pattern: the steps in which the record adds record_shift to the victim's gradient.
         record_shift, noise_std: Delta and nu.
         resolution: grid points in one noise_std; a fraction of it where three or four messages can tell anything.
-
     Raises: InvalidInput: a size, node or step out of range; more than four telling messages.
     """
 
@@ -144,7 +143,6 @@ class ReactingRun:
         axes_left = sum(map(len, telling))
         fineness = FINENESS[axes_left] * points
         state_fineness = {1: points if axes_left < 3 else points / 3, 2: points / 12}  # by dimension
-
         joint = np.ones((1, 1))
         state, basis = np.zeros((1, 0)), np.zeros((len(hidden), 0))  # hidden messages, along orthonormal columns
         covariance, bounded = np.zeros((len(hidden), len(hidden))), np.zeros(len(hidden))
@@ -201,10 +199,7 @@ def adaptive_total_variation(run: ReactingRun) -> Integral:
 
 
 def adaptive_delta(weights: FloatArray, epsilon: float, **run: Any) -> Integral:
-    """delta(epsilon) between what the attacker sees with and without the record, the larger of both directions.
-
-    Arguments, errors and cost as in `adaptive_total_variation`, which is the case epsilon = 0.
-    """
+    """delta(epsilon), the larger of both directions; else as `adaptive_total_variation`, the case epsilon = 0."""
     return _hockey_stick(ReactingRun(weights, **run), epsilon)
 
 
@@ -221,10 +216,7 @@ def _hockey_stick(run: ReactingRun, epsilon: float) -> Integral:
 
 
 def _positive_part(values: FloatArray, steps: list[float]) -> float:
-    """Integral of max(f, 0) over a grid: plain sums, and f linear between points along the axis that f crosses 0 on.
-
-    A plain sum is exact to rounding but for the kink at f = 0; the axis is the one on which the kink costs most.
-    """
+    """Integral of max(f, 0): plain sums, and f linear along the axis on which the kink at f = 0 costs most."""
     cost = []
     for axis, step in enumerate(steps):
         left, right = np.delete(values, -1, axis), np.delete(values, 0, axis)

@@ -1,7 +1,5 @@
 """Oracles of privacy curves: the Gaussian in mpmath, and what balls-in-bins loses by three ways that share no code.
 
-Gaussian: at a precision that leaves no doubt about rounding.
-
 Balls-in-bins without correlation, that is random allocation of one Gaussian shift to one of b places, by merged atoms.
 Hockey sticks are never above the true ones. Every divergence is E f(W_1 + .. + W_b) / b with f convex
 (`privacy.curves.random_allocation`). Where that module spreads W on a linear grid and convolves by Fourier transforms,
@@ -29,14 +27,7 @@ from scipy.special import ndtr
 
 from ... import check
 from ...check import FloatArray
-from ...participation.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampled,
-)
+from ...participation import sampling
 
 DIGITS = 80  # the two terms of delta share at most about 20 digits for mu >= 1e-6 and epsilon / mu <= 1e5
 
@@ -103,10 +94,10 @@ def exact_renyi(mu: float, order: float, *, digits: int = 20) -> Any:
 
 
 def composed_delta(first: float, second: float, epsilon: float, *, digits: int = 20) -> Any:
-    """delta(epsilon) of two independent releases, first- and second-GDP: an integral over the loss of one.
+    """delta(epsilon) of two independent releases, first- and second-GDP, to about 10^-digits.
 
-    Its loss is N(mu^2 / 2, mu^2), and what that leaves of epsilon is for the other. The smaller mu is integrated
-    over: the other's delta is smooth on its scale. The error is absolute, about 10^-digits.
+    An integral over the loss N(mu^2 / 2, mu^2) of the one of smaller mu; what that leaves for the other is smooth
+    there.
     """
     with mpmath.workdps(digits + 10):
         m, other = sorted((mpmath.mpf(first), mpmath.mpf(second)))
@@ -173,10 +164,7 @@ def _between(x: FloatArray, mean: float) -> FloatArray:
 
 
 def allocation_delta(shift: float, bins: int, epsilon: float, direction: str, points: int = 1000) -> float:
-    """The hockey stick of a direction, "kept", "lost" or "replaced": never above the true one, close with many points.
-
-    Cost: points^2 for each doubling of bins.
-    """
+    """The hockey stick of a direction: never above the true one, close with many points. Cost: log(bins) points^2."""
     grown = math.exp(epsilon)
     values, mass = _atoms(shift, bins, grown if direction == "replaced" else 0.0, points)
     gain = {"kept": values - bins * grown, "lost": bins / grown - values, "replaced": values}[direction]
@@ -192,10 +180,7 @@ def two_bin_delta(M: FloatArray, epsilon: float, way: str, points: int = 401) ->
 def means_delta(
     means: FloatArray, epsilon: float, way: str, points: int = 401, probabilities: FloatArray | None = None
 ) -> float:
-    """The hockey stick of the pair of means m_r, shape (bins, 2), noise of std 1, on a grid of the plane.
-
-    Args: probabilities: of the means, shape (bins,); default equal.
-    """
+    """The hockey stick of means m_r, shape (bins, 2), and their `probabilities`, noise of std 1, on a grid."""
     drawn = np.full(len(means), 1 / len(means)) if probabilities is None else probabilities
     grid = np.linspace(-9, 9, points)
     x, y = np.meshgrid(grid, grid, indexing="ij")
@@ -226,9 +211,9 @@ def attacked(
 ) -> FloatArray:
     """Hockey sticks of the best policies that choose gradients in {-1, 0, 1} from what was seen: never above the sup.
 
-    The attacker sees of each row in which of some cells its noise lies, and then the likelihood ratio of cells: no
-    more than the transcript shows. By dynamic programming over all gradients and all cells: a step averages over its
-    cells, then takes the best gradient. With a record replaced, gradients of both worlds are chosen.
+    The attacker sees of each row in which of some cells its noise lies, and then the likelihood ratio of cells: no more
+    than the transcript shows. By dynamic programming over all gradients and all cells: a step averages over its cells,
+    then takes the best gradient. With a record replaced, gradients of both worlds are chosen.
 
     Args: C: shape (rows, T); patterns: the steps that a record joins, drawn secretly; row_steps: after whose gradient
         each row is seen; default one row a step.
@@ -277,10 +262,7 @@ def attacked(
 def sampled_delta(
     first: FloatArray, second: FloatArray, probabilities: FloatArray, epsilon: float, samples: int, seed: int
 ) -> tuple[float, float]:
-    """(mean, standard error) of the hockey stick of two mixtures of N(m_S, I), by samples of the first one.
-
-    Args: first, second: their means, shape (patterns, dim); probabilities: of the patterns.
-    """
+    """(mean, standard error) of the hockey stick of two mixtures of N(m_S, I), by samples of the first."""
     rng = np.random.default_rng(seed)
     y = first[rng.choice(len(first), samples, p=probabilities)] + rng.standard_normal((samples, first.shape[1]))
 
@@ -296,29 +278,29 @@ Law = list[Pattern]
 
 
 @functools.singledispatch
-def pattern_laws(scheme: Sampled) -> list[Law]:
+def pattern_laws(scheme: sampling.Sampled) -> list[Law]:
     """The laws of the records of all public groups. Raises: NotImplementedError: an unknown scheme."""
     raise NotImplementedError(scheme)
 
 
 @pattern_laws.register
-def _(scheme: BallsInBins) -> list[Law]:
+def _(scheme: sampling.BallsInBins) -> list[Law]:
     return [bins_of_steps(scheme.num_steps, scheme.bins)]
 
 
 @pattern_laws.register
-def _(scheme: PoissonSampling) -> list[Law]:
+def _(scheme: sampling.PoissonSampling) -> list[Law]:
     return [_each_by_a_coin(range(scheme.steps), scheme.rate)]
 
 
 @pattern_laws.register
-def _(scheme: CyclicPoisson) -> list[Law]:
+def _(scheme: sampling.CyclicPoisson) -> list[Law]:
     groups = (range(r, scheme.num_steps, scheme.period) for r in range(scheme.period))
     return [_each_by_a_coin(steps, scheme.rate) for steps in groups]
 
 
 @pattern_laws.register
-def _(scheme: RandomAllocation) -> list[Law]:
+def _(scheme: sampling.RandomAllocation) -> list[Law]:
     k, b = scheme.epochs, scheme.period
     if scheme.per_epoch:
         drawn = list(itertools.product(*(range(j * b, (j + 1) * b) for j in range(k))))
@@ -328,7 +310,7 @@ def _(scheme: RandomAllocation) -> list[Law]:
 
 
 @pattern_laws.register
-def _(scheme: MinSeparationSampling) -> list[Law]:
+def _(scheme: sampling.MinSeparationSampling) -> list[Law]:
     T, b, p = scheme.steps, scheme.separation, scheme.rate
     share = p / (1 + (b - 1) * p)
     law: dict[tuple[int, ...], float] = {}

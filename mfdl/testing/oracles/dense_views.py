@@ -3,9 +3,9 @@
 Nothing is shared with `mfdl.trust`, `mfdl.privacy`, `mfdl.operators` or the executor. Message (r, v) is the one of v in
 round r, gradient and noise columns are time-major; arrays take (T n)^2 numbers: keep T n below a few hundred.
 
-Over the rationals (python-flint) rank, leaks and Gram come without rounding. An algorithm is written from its maps
-alone, round after round: m = P s + Q g + R e and s' = K m + F s + J g + L e. Floats are the binary fractions that they
-are. Sizes: some ten rows and columns.
+Over the rationals (python-flint) rank, leaks and Gram come without rounding, floats being the binary fractions that
+they are. An algorithm is written from its maps alone, round after round: m = P s + Q g + R e and s' = K m + F s + J g +
+L e. Sizes: some ten rows and columns.
 """
 
 from __future__ import annotations
@@ -207,10 +207,7 @@ def rows_span(spanning: FloatArray, wanted: FloatArray) -> bool:
 
 
 def exact_leaks(A: Rational, B: Rational) -> list[bool]:
-    """For each column of A whether it lies outside the range of B.
-
-    In the reduced [B | A] the rows below the rank of B hold what of A no combination of B's columns reaches.
-    """
+    """For each column of A whether it lies outside the range of B: [B | A], reduced, reaches below the rank of B."""
     reduced, _ = flint_matrix([[*b, *a] for a, b in zip(A, B, strict=True)]).rref()
     beyond = reduced.tolist()[rank(B) :]
     return [any(row[j] != 0 for row in beyond) for j in range(len(B[0]), len(B[0]) + len(A[0]))]
@@ -219,8 +216,8 @@ def exact_leaks(A: Rational, B: Rational) -> list[bool]:
 def exact_view_gram(A: Rational, B: Rational) -> Rational:
     """A^T (B B^T)^+ A for any A and B.
 
-    B = F C with F the pivot columns of B and C the rows of its reduced form, both of full rank, so that
-    (B B^T)^+ = F (F^T F)^-1 (C C^T)^-1 (F^T F)^-1 F^T.
+    With B = F C, F its pivot columns and C the rows of its reduced form, both of full rank, (B B^T)^+ = F (F^T F)^-1 (C
+    C^T)^-1 (F^T F)^-1 F^T.
     """
     reduced, r = flint_matrix(B).rref()
     rows = reduced.tolist()[:r]

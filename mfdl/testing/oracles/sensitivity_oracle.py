@@ -3,8 +3,8 @@
 Sensitivity: a semidefinite program, all signs, ascent, all patterns. Sizes: 2^k signs, 2^T subsets.
 
 Optimal losses by semidefinite programs (cvxpy, Clarabel). Groups: with R = s I + sum_k R_k, R_k on group k, a coalition
-I knows the seeds of the groups that it meets. What is left is M_I = s I + sum of the other R_k, and one unit of signal
-at node i costs [M_I^-1]_ii. Every coalition is tried. Sizes: at most about eight nodes.
+I leaves M_I = s I + sum of the R_k of groups it does not meet, and one unit of signal at node i costs [M_I^-1]_ii.
+Every coalition is tried. Sizes: at most about eight nodes.
 
 `privacy.shift_reduction`: `quadratic_program_value` writes the program down for a general solver, `exact_cost` repeats
 the recursion in rational arithmetic, `LinearSystem` is a run with gradients linear in the model.
@@ -33,7 +33,7 @@ from ...privacy.shift_problem import ShiftProblem
 def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:
     """max ||C g|| over scalar g_t in [-1, 1] on one pattern: at a corner, since a norm is convex. O(2^k).
 
-    A lower bound for vectors g_t in the unit ball; equal to it when C^T C >= 0 on the patterns.
+    A lower bound for vectors in the unit ball, equal to it when C^T C >= 0 on the patterns.
     """
     return max(
         float(np.linalg.norm(encoder[:, steps] @ np.array(signs)))
@@ -53,7 +53,6 @@ def vector_sensitivity_lower_bound(
 def elliptope_reference(gram: FloatArray) -> float:
     """max <X, U> over U >= 0, diag U = 1, by cvxpy (CLARABEL): accurate to about 1e-7 of the trace of |X|."""
     cp = errors.imported("cvxpy", "this oracle")
-
     scale = float(np.abs(gram).max())
     if scale == 0:
         return 0.0
@@ -92,7 +91,7 @@ def signed_sum_over_patterns(gram: FloatArray, patterns: Iterable[Sequence[int]]
 def ascended_value(gram: FloatArray, *, dimension: int, starts: int = 5, rounds: int = 200, seed: int = 0) -> float:
     """A value of sum X[s, t] <g_s, g_t> attained by unit vectors of a given dimension, by coordinate ascent.
 
-    One step turns g_s towards sum_{t != s} X[s, t] g_t, the best vector with the others held.
+    A step turns g_s towards sum_{t != s} X[s, t] g_t, the best vector with the others held.
     """
     rng = np.random.default_rng(seed)
     best = 0.0
@@ -146,7 +145,6 @@ def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = 
     Raises: RuntimeError: the solver ends otherwise; inaccurate solutions count only with `inaccurate`.
     """
     cp = errors.imported("cvxpy", "this oracle")  # a second, which `import mfdl.testing` need not take
-
     program = cp.Problem(objective, constraints)
     with warnings.catch_warnings():  # the status says it
         warnings.simplefilter("ignore", UserWarning)
@@ -157,18 +155,13 @@ def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = 
 
 
 def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = True) -> float:
-    """min tr(H X^-1) at unit sensitivity as a semidefinite program (cvxpy, CLARABEL).
+    """min tr(H X^-1) at unit sensitivity as a semidefinite program (cvxpy, CLARABEL), to about 1e-6 for regular H.
 
-    Args:
-        problem: H and classes.
-        restricted: True for X with zero in-class off-diagonal entries and class diagonals that sum to at most 1;
-            False for every X whose exact sensitivity, over vectors in any dimension, is at most 1: on each class
-            max <X_c, G> over G >= 0 with diag G <= 1, written by its dual min sum(lam), diag(lam) >= X_c.
-
-    Returns: the optimal value, accurate to about 1e-6 of itself when H is well conditioned.
+    Args: restricted: True for X with zero in-class off-diagonal entries and class diagonals that sum to at most 1;
+        False for every X whose exact sensitivity, over vectors in any dimension, is at most 1: on each class max <X_c,
+        G> over G >= 0 with diag G <= 1, written by its dual min sum(lam), diag(lam) >= X_c.
     """
     cp = errors.imported("cvxpy", "this oracle")
-
     T = problem.size
     scale = float(np.trace(problem.error_gram))
     values, vectors = np.linalg.eigh(problem.error_gram / scale)
@@ -216,23 +209,19 @@ def coalition_inverse_diagonal(
 def coalition_loss_reference(
     error_gram: FloatArray, groups: Sequence[Sequence[int]], size: int, *, private: bool = True
 ) -> float:
-    """min tr(H R) with max [M_I^-1]_ii <= 1 over all coalitions of at most `size` nodes (cvxpy, CLARABEL).
+    """min tr(H R) with max [M_I^-1]_ii <= 1 over all coalitions of at most `size` nodes; inf if there is none.
 
-    Written with e_i^T M^-1 e_i as cvxpy's `matrix_frac`, and with every subset, none left out.
+    Written with e_i^T M^-1 e_i as cvxpy's `matrix_frac` (CLARABEL), and with every subset. Accurate to about 1e-6.
 
     Args: error_gram: H, positive definite, shape (n, n); private: whether s > 0 is allowed.
-    Returns: the optimal value, accurate to about 1e-6 of itself; inf when there is no such noise.
     Raises: RuntimeError: the solver reports an inaccurate solution, as it may for nearly singular H.
     """
     cp = errors.imported("cvxpy", "this oracle")
-
     n = len(error_gram)
     scale = float(np.trace(error_gram))
     s: Any = cp.Variable(nonneg=True) if private else 0.0
     parts = [cp.Variable((len(group), len(group)), PSD=True) for group in groups]
-    lifted = [
-        np.eye(n)[:, list(group)] @ part @ np.eye(n)[list(group)] for group, part in zip(groups, parts, strict=True)
-    ]
+    lifted = [np.eye(n)[:, list(g)] @ part @ np.eye(n)[list(g)] for g, part in zip(groups, parts, strict=True)]
     constraints = []
     for coalition in _coalitions(n, size):
         unknown = [part for group, part in zip(groups, lifted, strict=True) if not set(group) & set(coalition)]
@@ -269,7 +258,6 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
     """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
     cp = errors.imported("cvxpy", "this oracle")  # here, not above: half of what `import mfdl.testing` would cost
-
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)
     a = cp.Variable((R, n), nonneg=True)
@@ -355,10 +343,10 @@ class LinearSystem:
     encoders: FloatArray
 
     def true_loss(self, victim: int, pattern: Sequence[int]) -> tuple[float, float]:
-        """(mu^2, leak): the largest over the signs of the record's effect, and the part that no noise hides.
+        """(mu^2, leak): the largest over the signs of the record's effect v, and the part that no noise hides.
 
-        The view is A v + B Z with v the effect of the record on its gradients, so mu^2 = ||B^+ A v||^2 where A v lies
-        in the range of B, and `leak` is the relative distance to it.
+        The view is A v + B Z, so mu^2 = ||B^+ A v||^2 where A v lies in the range of B; `leak` is the relative distance
+        to it.
         """
         p = self.problem
         T, n = p.num_steps, p.num_nodes

@@ -49,10 +49,7 @@ NOISES = ("independent", "local", "shared")
 def build_algorithm(
     name: str, dynamics: Dynamics, participation: Participation, seed: int = 0, **parameters: Any
 ) -> LinearAlgorithm:
-    """An algorithm of `ALL_NAMES`.
-
-    Args: seed: of the random encoders and covariance; parameters: of the builder, instead.
-    """
+    """An algorithm of `ALL_NAMES`: of random encoders and covariance by `seed`, or of the builder's `parameters`."""
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
         random = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
@@ -81,8 +78,7 @@ def linear_algorithms(
 
     Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl`, `JOINT_NAMES` and
     `FORM_NAMES` take constant symmetric gossip, `two-hop-dsgd` constant gossip. Parameters are drawn, and may be
-    extreme: DECOR without private noise, a covariance that is singular, seeds of any groups. So a loss may be infinite
-    under any trust model.
+    extreme (DECOR without private noise, a singular covariance, seeds of any groups), so a loss may be infinite.
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
@@ -110,37 +106,28 @@ def linear_algorithms(
 
 def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, once: bool) -> dict[str, Any]:
     """Arguments of a builder; `once`: there is one gossip matrix per step and no more."""
-    T = participation.num_steps
-    if name == "mf-shared":
-        return {"encoder": draw(encoders(size=T))}
+    T, five = participation.num_steps, st.just(5)
     if name == "mf-per-node":
         return {"encoder": np.stack([draw(encoders(size=T)) for _ in range(n)])}
-    if name == "lambda-cgd":
-        return {"correlation": draw(st.sampled_from([0.5, 0.75]))}
-    if name in ("bsr", "bisr"):
-        return {"bandwidth": draw(st.integers(1, T))}
-    if name == "blt":
-        return {"buffers": draw(st.integers(1, 2)), "max_iterations": 5}
-    if name in FORM_NAMES:
-        return {"bandwidth": draw(st.integers(1, participation.period)), "max_iterations": 5}
-    if name == "muffliato":
-        return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
     if name == "decor":
         local = draw(st.sampled_from([1.0, 0.5, 0.0]))
         return {"sigma_ldp": local, "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0]))}
     if name == "spatial":
         return _spatial(draw, n)
-    if name == "corn":
-        return {"coalition_size": 0}
-    if name in JOINT_NAMES:
-        return {"tolerance": 1e-2}
-    if name == "delayed-dsgd":
-        return {"delay": draw(st.integers(0, 2))}
-    if name == "local-steps":
-        return {"steps": draw(st.integers(1, 3))}
-    if name == "zip-dl":
-        return {"sigma": draw(st.sampled_from([1.0, 2.0, 0.5])), "self_messages": draw(st.booleans())}
-    return {}
+    drawn: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+        "mf-shared": {"encoder": encoders(size=T)},
+        "lambda-cgd": {"correlation": st.sampled_from([0.5, 0.75])},
+        **{each: {"bandwidth": st.integers(1, T)} for each in ("bsr", "bisr")},
+        **{each: {"bandwidth": st.integers(1, participation.period), "max_iterations": five} for each in FORM_NAMES},
+        **{each: {"tolerance": st.just(1e-2)} for each in JOINT_NAMES},
+        "blt": {"buffers": st.integers(1, 2), "max_iterations": five},
+        "muffliato": {"gossip_rounds": st.just(1) if once else st.integers(1, 3)},
+        "corn": {"coalition_size": st.just(0)},
+        "delayed-dsgd": {"delay": st.integers(0, 2)},
+        "local-steps": {"steps": st.integers(1, 3)},
+        "zip-dl": {"sigma": st.sampled_from([1.0, 2.0, 0.5]), "self_messages": st.booleans()},
+    }
+    return {key: draw(value) for key, value in drawn.get(name, {}).items()}
 
 
 def _spatial(draw: st.DrawFn, n: int) -> dict[str, Any]:
@@ -251,10 +238,7 @@ def random_encoder(rng: np.random.Generator, num_steps: int, num_nodes: int | No
 def factorization_problems(
     draw: st.DrawFn, max_size: int = 6, *, ridges: Sequence[float] = (1.0, 1e-2, 1e-6, 0.0)
 ) -> FactorizationProblem:
-    """H = B^T B + ridge I with B of integers and of any rank (never zero), and any class labels.
-
-    The ridges 1e-6 and 0 give nearly singular and, when B has few rows, singular H.
-    """
+    """H = B^T B + ridge I, B of integers, of any rank, any labels; nearly singular or singular at ridges 1e-6, 0."""
     T = draw(st.integers(1, max_size))
     B = draw(integer_arrays(3, draw(st.integers(1, T)), T))
     if not B.any():
@@ -305,10 +289,8 @@ def participations(
 ) -> Participation:
     """Any of the given schemes, on 1 to `max_steps` steps, or on exactly `num_steps`.
 
-    With `disjoint` the patterns always partition the steps; otherwise explicit patterns may overlap and may
-    leave steps out.
-
-    Raises: InvalidInput: an unknown scheme, or one of `OVERLAPPING` with `disjoint`.
+    With `disjoint` the patterns always partition the steps. Raises: InvalidInput: an unknown scheme, or one of
+    `OVERLAPPING` with `disjoint`.
     """
     possible = ALL_SCHEMES if not disjoint else SCHEMES
     why = " for disjoint patterns" if disjoint else ""
@@ -347,11 +329,10 @@ def gradient_differences(
 ) -> FloatArray:
     """G - G' of two neighbouring data sets, shape (T num_nodes, dimension), time-major as everywhere.
 
-    The rows of one node (`victim`, or any) at the steps of one pattern are non-zero or not; all others are zero. Each
-    row is as long as one record can make it, in the direction of an axis or of a Pythagorean pair and with any sign,
-    or a fraction of that, or zero. It shrinks to zero.
+    The rows of one node (`victim`, or any) at the steps of one pattern are as long as one record can make them (never
+    longer, in exact arithmetic), in the direction of an axis or of a Pythagorean pair and with any sign, or a fraction
+    of that, or zero; all others are zero. It shrinks to zero.
 
-    Guarantees: no row is longer than `record_shift(adjacency, clip_norm)`, in exact arithmetic.
     Raises: InvalidInput: unknown adjacency, clip_norm not > 0, no node or dimension, an unknown victim.
     """
     n, d = integer_at_least(1, num_nodes=num_nodes), integer_at_least(1, dimension=dimension)

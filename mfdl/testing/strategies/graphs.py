@@ -47,10 +47,7 @@ def connected_graphs(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 8) ->
 def gossip_matrices(
     draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 8, kinds: Sequence[str] = KINDS
 ) -> GossipMatrix:
-    """Strongly connected gossip matrices of the given kinds; `name` holds the kind.
-
-    With `singular` the smallest size is two nodes unless another kind is allowed as well.
-    """
+    """Strongly connected gossip of the given kinds, which `name` holds; of `singular` alone two nodes at least."""
     kind = draw(st.sampled_from(wanted_names(KINDS, kinds)))
     if kind == "singular" and max_nodes < 2:
         raise InvalidInput("kind 'singular' needs max_nodes >= 2.")
@@ -93,7 +90,7 @@ def _graph(n: int, edges: set[tuple[int, int]]) -> nx.Graph:
 def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
     """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64.
 
-    Products over a few rounds are exact too, so rational oracles can take the very matrices.
+    So are products over a few rounds: rational oracles can take the very matrices.
     """
     graph = draw(connected_graphs(min_nodes, max_nodes))
     L = np.asarray(laplacian(graph).toarray())

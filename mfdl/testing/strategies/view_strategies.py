@@ -7,7 +7,7 @@ drawn model leaves at least one victim, so that there is a privacy loss.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,8 +65,8 @@ def views(
     """Views of the given kinds, of `VIEW_KINDS`: O = A G + B Z with 1 to `max_rows` rows and small integers.
 
     Up to `max_nodes` nodes own the columns of A, time-major. B has at most one column more than rows. The arrays are
-    `view.dense_gradients_by_time()` and `view.dense_noise()`; entries of independent rows are at most `largest`, those
-    of rows that depend on them at most `max_rows * largest^2`, plus `largest` where they leak.
+    `view.dense_gradients_by_time()` and `view.dense_noise()`; entries of independent rows are at most `largest`, others
+    at most `max_rows * largest^2`, plus `largest` where they leak.
 
     Raises: InvalidInput: an unknown kind, or `rank-deficient` with `max_rows` below 2.
     """
@@ -239,14 +239,8 @@ def _sight(draw: st.DrawFn, kind: str, W: Gossip, T: int, R: int) -> _Sight:
         if kind == "pndp":
             return _Sight(trust.PNDP(inside), received(W, R, inside), inside, known, known)
         return _Sight(trust.Colluding(tuple(inside)), every, inside, known, known)
-    named: dict[str, Callable[[], trust.TrustModel]] = {
-        "ldp": trust.LDP,
-        "eavesdropper": trust.Eavesdropper,
-        "central": trust.Central,
-        "released": trust.ReleasedOnly,
-    }
-    if kind in named:
-        return _Sight(named[kind](), ~every if kind == "released" else every, [], nothing, nothing)
+    if kind != "masks":
+        return _Sight(trust.named(kind), ~every if kind == "released" else every, [], nothing, nothing)
     seen = np.array(draw(sized_lists(st.booleans(), R * n))).reshape(R, n)
     if draw(st.booleans()):
         seen[:] = seen[0]
@@ -284,9 +278,7 @@ def trust_models(
         for kind in TRUST_MODELS
         if (n > 1 or kind not in OF_TWO_NODES) and (isinstance(algorithm, LinearAlgorithm) or kind != "masks")
     )
-    why = (
-        f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number of nodes"
-    )
+    why = f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number"
     kind = draw(st.sampled_from(wanted_names(fitting, fitting if kinds is None else kinds, why=why)))
     if kind in ("pndp", "colluding"):
         nodes = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))

@@ -23,8 +23,7 @@ class Encoder(abc.ABC):
 
     Products and solutions act on the first axis of arrays of shape (T, ...). `solve` and the stepper are the noise that
     is really added; `defect` says how far that is from C^-1. An encoder of one's own is a frozen dataclass of read-only
-    arrays and numbers that answers what is abstract here; of its structure nothing is known, so it is accounted by its
-    products alone.
+    arrays and numbers that answers what is abstract here; it is accounted by its products alone.
 
     Attributes:
         size: T.
@@ -87,15 +86,15 @@ class Encoder(abc.ABC):
     def class_sums(self, period: int, classes: np.ndarray) -> Iterator[Array] | None:
         """Rows of sums of at least |C[t, s]| over the steps s of some classes s mod period, shape (classes,).
 
-        They are those of C itself where it is `nonnegative`. None where nothing is known but products, or `diagonals`
-        or `certified_series` say more.
+        Of C itself where it is `nonnegative`. None where nothing is known but products, or `diagonals` or
+        `certified_series` say more.
         """
         return None
 
     def bin_gram(self, bins: int) -> Array | None:
         """M = (|C| E)^T (|C| E) or above, shape (bins, bins), step t in bin t mod bins; infinite where C is unbounded.
 
-        None for an encoder whose structure is not known. Raises: ProblemError: more than `bins.MAX_PRODUCTS`.
+        None where its structure is not known. Raises: ProblemError: more than `bins.MAX_PRODUCTS`.
         """
         return None
 
@@ -135,10 +134,7 @@ class Encoder(abc.ABC):
         """factor C, for a factor > 0."""
 
     def leading(self, size: int) -> Encoder:
-        """The first `size` rows and columns: its noise is that of the first steps.
-
-        Raises: ProblemError: an encoder whose structure is not known.
-        """
+        """The first `size` rows and columns, the noise of the first steps. Raises: ProblemError."""
         raise ProblemError(f"{type(self).__name__} cannot be cut to its first steps.")
 
     def dense(self) -> Array:
@@ -197,23 +193,16 @@ class Encoder(abc.ABC):
 
 
 def defect_inflation(defect: float) -> float:
-    """(1 - ||C N - I||)^-2, infinite where nothing bounds the defect below 1.
-
-    With C N = I + E, N^-1 = (I + E)^-1 C, so the exact X of N is at most C^T C / (1 - ||E||)^2 and at least
-    C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2.
-    """
+    """(1 - ||C N - I||)^-2, by which the exact X of N may exceed C^T C; infinite where no defect below 1 is known."""
     return math.inf if not defect < 1 else (1 - defect) ** -2
 
 
 class Stepper:
     """The noise C^-1 Z of an encoder, row by row, from fresh rows of Z.
 
-    Args:
-        encoder: C; shape: of one row.
-        state, position: to go on from: those of an earlier stepper. For encoders that keep rows of Z (`Inverse`), and
-            of noise otherwise (`Toeplitz`, `Banded`), the row of step s stands at s % memory, so that a state can also
-            be made again from these rows; rows before step 0 are zero.
-
+    Args: encoder: C; shape: of one row; state, position: to go on from, those of an earlier stepper. The row of step s,
+        fresh for encoders that keep rows of Z (`Inverse`) and of noise otherwise, stands at s % memory, so that a state
+        can also be made again from these rows; rows before step 0 are zero.
     Raises: ProblemError: a state of another shape; a step beyond T.
     Memory: `encoder.memory` rows, whatever T. Cost: as many rows read in each step.
 

@@ -1,6 +1,6 @@
 """M = (|C| E)^T (|C| E) of encoders with structure, E the 0/1 matrix of bins, step t in bin t mod b: no T x T array.
 
-By diagonals: |C_ts| of a Toeplitz C is a_(t - s), so column r of |C| E is one sequence w that starts at step r,
+|C_ts| of a Toeplitz C is a_(t - s), so column r of |C| E is one sequence w that starts at step r,
 
     w_j = sum over m of a_(j - m b),    M_(r, r + l) = sum over j < T - r - l of w_j w_(j + l),
 
@@ -34,10 +34,7 @@ def require_products(products: int) -> None:
 
 
 def from_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
-    """M of a Toeplitz C over `size` steps; infinite where its coefficients are not known or not bounded.
-
-    Raises: ProblemError: more than MAX_PRODUCTS.
-    """
+    """M of a Toeplitz C; infinite where its coefficients have no known bounds. Raises: ProblemError: too many."""
     require_products(size * bins)
     if c is None or not np.isfinite(c.high).all():
         return np.array([math.inf])
@@ -45,11 +42,7 @@ def from_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
 
 
 def from_series(absolute: Array, bins: int) -> Array:
-    """M, shape (b, b), of |C_ts| <= absolute[t - s], rounded up.
-
-    Args: absolute: >= 0, shape (T,). Cost: O(T b).
-    Raises: ProblemError: bins that do not divide T.
-    """
+    """M, shape (b, b), of |C_ts| <= absolute[t - s], rounded up, in O(T b). Raises: ProblemError: T != k b."""
     T = absolute.size
     _require_bins(T, bins)
     w = folded(absolute, bins)
@@ -69,10 +62,9 @@ def folded(series: Array, bins: int) -> Array:
 
 
 def from_rows(rows: Array, bins: int) -> Array:
-    """M, shape (b, b), of |C[t, t - j]| <= |rows[t, j]|, rounded up.
+    """M, shape (b, b), of |C[t, t - j]| <= |rows[t, j]|, rows of shape (T, width), rounded up.
 
-    Args: rows: shape (T, width). Cost: O(T width^2), and width^2 sums of b numbers.
-    Raises: ProblemError: bins that do not divide T.
+    Raises: ProblemError: bins that do not divide T. Cost: O(T width^2), and width^2 sums of b numbers.
     """
     T, width = rows.shape
     _require_bins(T, bins)

@@ -199,9 +199,7 @@ class Buffered(Toeplitz):
         return len(self.scales)
 
     def step_rounding(self, x: Array) -> Array:
-        """A buffer is rounded twice in each step, so that what it holds of a row j steps back has lost 2 j units, and
-        buffers that cancel in C are rounded one by one.
-        """
+        """A buffer is rounded twice a step, 2 j units of a row j steps back; those that cancel in C one by one."""
         scales, decays = np.abs(self._numbers)
         units = 2 * np.arange(self.size) + len(scales) + 4
         return convolved(self.diagonal * units * _series(scales, decays, self.size), x)

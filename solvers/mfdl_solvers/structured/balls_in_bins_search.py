@@ -40,11 +40,9 @@ LEAST = 1e-3  # of these first coefficients: what a start from elsewhere has at 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class BinEncoder(Certified):
-    """An encoder with structure for balls-in-bins, no entry negative.
+    """C >= 0 for balls-in-bins, `bin_gram` M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
 
-    Attributes:
-        encoder: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
-        objective: tr(H C^-1 C^-T); lower_bound: no causal C of any shape and signs with M_rr <= 1 has less.
+    `objective` is tr(H C^-1 C^-T); no causal C of any shape and signs with M_rr <= 1 has less than `lower_bound`.
     """
 
     encoder: Encoder
@@ -78,7 +76,6 @@ def solve_form(
         form: "toeplitz" or "banded"; bandwidth: diagonals of C, default b, of "banded" at most 32.
         start: that of another correlation, to start from.
         max_iterations: of all stages.
-
     Raises: ProblemError: bins that do not divide T, a correlation out of [0, 1], another form, rates that change over
         the steps for "toeplitz".
     Cost: an iteration is O(modes T + T log T), of banded ones O(modes T bandwidth^2); some hundred of them.
@@ -114,9 +111,6 @@ def solve_form(
 
 def _padded(series: Array, size: int) -> Array:
     return np.concatenate([series, np.zeros(size - series.size)])
-
-
-# ---- Toeplitz --------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,9 +164,6 @@ def _after_first(encoder: Encoder, width: int) -> Array:
     """c_j / c_0 for 0 < j < width."""
     series = encoder.envelope()
     return _padded(series, max(width, series.size))[1:width] / series[0]
-
-
-# ---- banded ----------------------------------------------------------------------------------------------------------
 
 
 def _banded(

@@ -29,7 +29,7 @@ from ..encoders import Encoder
 from ..encoders.coefficients import solve_banded
 from ..encoders.structured_encoders import columns_from_rows
 from ..pattern_sets import Spaced
-from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
+from ..problem import STATIONARY, Certified, ProblemError, relative_gap
 from .cost import ModeCost, gram_diagonals, noising_objective
 from .searches import SEARCHES, SearchedEncoder, bands_objective
 
@@ -40,9 +40,8 @@ PROBES, BINS = 24, 64
 
 
 def lower_bound(cost: ModeCost, patterns: Spaced, encoder: Encoder) -> float:
-    """No C costs less at unit sensitivity.
+    """No C costs less at unit sensitivity; weighted by a good `encoder` where there is one use only.
 
-    Args: encoder: a good one, by which single steps are weighted where there is one use only.
     Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
     """
     bound = weights_bound(cost, patterns, np.ones(cost.size))
@@ -152,7 +151,6 @@ class Form:
             "banded-inverse" (C^-1 banded).
         bandwidth: diagonals of C, or of C^-1; default as many as uses are apart for "toeplitz", else at most 32.
         buffers: exponentials of a buffered one.
-
     Raises: ProblemError: another name, numbers below 1.
     """
 
@@ -191,62 +189,9 @@ class StructuredFactorization(Certified):
 def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
-    """The best encoder of a form, as far as the search can tell (status "stationary"), and a bound on all others.
-
-    Raises: as `best_encoder`.
-    """
+    """The best of a form, as far as the search can tell ("stationary"), and a bound on all encoders."""
     began = time.perf_counter()
     searched = best_encoder(cost, patterns, form, max_iterations=max_iterations)
-    return _certified(cost, patterns, searched, squared, STATIONARY, began)
-
-
-def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> SearchedEncoder:
-    """The encoder of `best` alone, of any scale, without the cost of a bound.
-
-    Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
-        VARYING forms alone take.
-    """
-    if not cost.by_age and form.name not in VARYING:
-        raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
-    usual = None if form.name == "toeplitz" else min(patterns.gap, USUAL_BANDWIDTH)
-    width = form.bandwidth or usual
-    size = {"buffers": form.buffers} if form.name == "buffered" else {"bandwidth": width}
-    return SEARCHES[form.name](cost, patterns, **size, max_iterations=max_iterations)
-
-
-def evaluate(
-    cost: ModeCost, patterns: Spaced, encoder: Encoder, squared: SquaredSensitivity
-) -> StructuredFactorization:
-    """A given encoder: status "fixed"."""
-    if encoder.size != cost.size:
-        raise ProblemError(f"encoder must be over {cost.size} steps, got {encoder.size}.")
-    return _certified(cost, patterns, SearchedEncoder(encoder, 0), squared, FIXED, time.perf_counter())
-
-
-def objective(cost: ModeCost, encoder: Encoder) -> float:
-    """tr(H C^-1 C^-T).
-
-    Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
-        MAX_COLUMNS steps.
-    """
-    if cost.by_age and (series := encoder.noise_series()) is not None:
-        return cost.series_objective(series)[0]
-    if (rows := encoder.diagonals()) is not None:
-        return bands_objective(cost, rows)[0]
-    if (rows := encoder.noise_diagonals()) is not None:
-        columns = columns_from_rows(rows)
-        return noising_objective(gram_diagonals(cost, columns.shape[1]), columns)[0]
-    if cost.size > MAX_COLUMNS:
-        raise ProblemError(
-            f"the objective of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} "
-            f"steps, got {cost.size}; use rates that do not change, or a Banded one."
-        )
-    return cost.encoder_objective(encoder)
-
-
-def _certified(
-    cost: ModeCost, patterns: Spaced, searched: SearchedEncoder, squared: SquaredSensitivity, status: str, began: float
-) -> StructuredFactorization:
     size = squared(searched.encoder)[0]
     if not 0 < size < math.inf:
         raise ProblemError(
@@ -263,10 +208,41 @@ def _certified(
         encoder=scaled,
         objective=total,
         lower_bound=min(bound, total),
-        status=status,
+        status=STATIONARY,
         iterations=searched.iterations,
         seconds=time.perf_counter() - began,
         sensitivity=after**0.5,
         sensitivity_exact=exact,
         notes=notes,
     )
+
+
+def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> SearchedEncoder:
+    """The encoder of `best` alone, of any scale, without the cost of a bound.
+
+    Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change, but for VARYING
+        forms.
+    """
+    if not cost.by_age and form.name not in VARYING:
+        raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
+    usual = None if form.name == "toeplitz" else min(patterns.gap, USUAL_BANDWIDTH)
+    width = form.bandwidth or usual
+    size = {"buffers": form.buffers} if form.name == "buffered" else {"bandwidth": width}
+    return SEARCHES[form.name](cost, patterns, **size, max_iterations=max_iterations)
+
+
+def objective(cost: ModeCost, encoder: Encoder) -> float:
+    """tr(H C^-1 C^-T). Raises: ProblemError: no structure that makes it cheap, at more than MAX_COLUMNS steps."""
+    if cost.by_age and (series := encoder.noise_series()) is not None:
+        return cost.series_objective(series)[0]
+    if (rows := encoder.diagonals()) is not None:
+        return bands_objective(cost, rows)[0]
+    if (rows := encoder.noise_diagonals()) is not None:
+        columns = columns_from_rows(rows)
+        return noising_objective(gram_diagonals(cost, columns.shape[1]), columns)[0]
+    if cost.size > MAX_COLUMNS:
+        raise ProblemError(
+            f"the objective of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} "
+            f"steps, got {cost.size}; use rates that do not change, or a Banded one."
+        )
+    return cost.encoder_objective(encoder)

@@ -42,9 +42,7 @@ class ModeCost:
     Attributes:
         eigenvalues, weights: lam_k in [-1, 1] and m_k >= 0, shape (modes,); equal eigenvalues are put together.
         step_weights: w_t >= 0 of the models that count, shape (T,), which says T.
-        rates, shrink: rho_t > 0 and c_t in [0, 1], shape (T,); default all 1.
-        momentum: beta in [0, 1).
-
+        rates, shrink: rho_t > 0 and c_t in [0, 1], shape (T,); default all 1; momentum: beta in [0, 1).
     Raises: ProblemError: shapes, numbers out of range, no weight at all.
     """
 

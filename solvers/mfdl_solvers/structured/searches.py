@@ -156,13 +156,8 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
         return float(np.log(squared) + np.log(error)), of_free[:width] - through[:width]
 
 
-def _search(
-    loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
-) -> tuple[Array, int]:
-    """The best coefficients begin * exp(knots (x - 1)) for any x over knots, the first coefficient kept.
-
-    x begins at 1, for the first step of the search is a share of its size.
-    """
+def _search(loss: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, limit: int) -> tuple[Array, int]:
+    """The best begin * exp(knots (x - 1)), x from 1 (the first step is a share of its size), the first kept."""
     if begin.size == 1:
         return begin, 0
     knots = spread(begin.size - 1, gap)
@@ -178,7 +173,7 @@ def _search(
         return value, knots.T @ (gradient[1:] * c[1:])
 
     start = np.ones(knots.shape[1])
-    minimum = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
+    minimum = minimise(value_and_gradient, start, stop=Settled(), max_iterations=limit)
     return series(minimum.point), minimum.iterations
 
 
@@ -232,10 +227,7 @@ MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the 
 
 
 def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> SearchedEncoder:
-    """C with `bandwidth` diagonals, at most as many as uses are apart; the search begins at the best Toeplitz one.
-
-    Raises: ProblemError: a wider band.
-    """
+    """C with `bandwidth` diagonals, from the best Toeplitz one. Raises: ProblemError: wider than uses are apart."""
     T, width = cost.size, min(bandwidth, cost.size)
     if width > patterns.gap:
         raise ProblemError(
@@ -362,7 +354,7 @@ def _inverse_squared(bands: Array, weights: Array) -> tuple[Array, Array]:
 def best_banded_inverse(
     cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500
 ) -> SearchedEncoder:
-    """C^-1 with `bandwidth` diagonals; the search begins at the best Toeplitz one.
+    """C^-1 with `bandwidth` diagonals, from the best Toeplitz one.
 
     Raises: ProblemError: uses that are not periodic, or too many classes of steps for O(T bandwidth gap) a step.
     """
@@ -378,7 +370,6 @@ def best_banded_inverse(
             f"{patterns.gap:,}; use form 'inverse', whose diagonals are alike over time."
         )
     diagonals, inside = gram_diagonals(cost, width), np.arange(T)[:, None] + np.arange(width) < T
-
     alike = cost if cost.by_age else cost.at_mean_rates
     begin = best_inverse(alike, patterns, bandwidth=width, max_iterations=max_iterations).encoder.weights_of(T)
 
