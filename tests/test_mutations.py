@@ -36,9 +36,7 @@ def test_no_mutation_is_planted_twice():
 
 def test_each_changes_one_place_and_is_still_a_program():
     for mutation in MUTATIONS:
-        assert mutation.file.startswith(
-            ("mfdl/", "solvers/", "docs/", "experiments/")
-        )  # a changed test would prove nothing
+        assert mutation.file.startswith(("mfdl/", "solvers/", "docs/", "experiments/"))  # a changed test proves nothing
         before = (ROOT / mutation.file).read_text(encoding="utf-8")
         changed = mutation.applied_to(before)
         if mutation.file.endswith(".py"):
