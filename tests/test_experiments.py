@@ -51,12 +51,6 @@ def test_too_few_draws_are_refused():
     refuses("give more --draws", experiment.attacked, *seen_with(1.0, draws=4), error=SystemExit)
 
 
-def test_coins_are_fair():
-    coins = np.array([experiment.coins(draw) for draw in range(400)])
-    assert abs(coins.mean() - 0.5) < 0.02
-    assert np.abs(coins.mean(axis=0) - 0.5).max() < 0.12
-
-
 def mechanisms(epochs):
     return {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(epochs, experiment.PERIOD), mfdl.trust.LDP())}
 
@@ -256,7 +250,6 @@ FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def script():
-    """Imports a benchmark by name, as its own process would."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
     yield import_module

@@ -61,7 +61,6 @@ def test_their_tests_exist():
 # ---- the runner ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project of one function, with a test of it."""
     root = tmp_path_factory.mktemp("project")
     files = {
         "mfdl/__init__.py": "",
@@ -176,7 +175,6 @@ def test_unseeded():
 
 
 def drawn(folder, hash_seed, *arguments, seed=None):
-    """The examples in order, and what the run printed."""
     (folder / "test_a_property.py").write_text(PROPERTY)
     (folder / "test_unseeded.py").write_text(UNSEEDED)
     (folder / "drawn").unlink(missing_ok=True)

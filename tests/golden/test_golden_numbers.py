@@ -41,7 +41,6 @@ def listed(noise, steps=None, **options):
 
 # ---- keys and base normals -------------------------------------------------------------------------------------------
 def test_keys():
-    """Public names of keys: what they derive, by contexts of every type."""
     contexts = [("holders", 0), ("holders", 0, 1), ("pair", 3, -7), ("replay", "a", 2**70), ("b", b"\0\xff"), ("", b"")]
     ids = {str(seed): NoiseKey.from_seed(seed).key_id for seed in (0, 1, 7, 2**64)}
     derived = {repr(context): KEY.derive(*context).key_id for context in contexts}
@@ -50,7 +49,6 @@ def test_keys():
 
 
 def test_base_normals():
-    """Of few and of many rows, short and long, late steps, other tensors and shards: bit for bit."""
     few, many = IndependentNoise(STEPS, NODES), IndependentNoise(3, 300)
     cases = {
         "few rows": rows(few), "long rows": rows(few, dim=40), "many short rows": rows(many),
@@ -65,13 +63,11 @@ def test_base_normals():
 
 # ---- noise of mechanisms and encoders --------------------------------------------------------------------------------
 def test_noise_of_every_mechanism():
-    """What each slot adds in each step."""
     schemes = {name: "balls-in-bins" if name.endswith("-bins") else "cyclic" for name in mechanism_names()}
     compare("noise_of_mechanisms", {name: listed(fixed(name, schemes[name]).noise) for name in schemes}, **CLOSE)
 
 
 def encoders():
-    """One of every kind, of dyadic numbers."""
     steps = np.arange(STEPS)
     lags = np.subtract.outer(steps, steps)
     dense = np.tril(0.5 ** np.clip(lags, 0, None) * (1 + (steps[:, None] % 3) / 4))
@@ -125,17 +121,15 @@ def test_noise_that_is_the_same_bit_for_bit_on_every_machine():
     compare("noise_bits", {name: sha256(rows(noises()[name])) for name in ONE_BY_ONE})
 
 
-def test_noise_of_some_slots_tensors_and_late_blocks():
+def test_noise_of_other_tensors_and_late_blocks():
     cases, long = noises(), 70  # more than two blocks of 32 steps
     dense = CausalNoise(np.tril(np.full((long, long), 1 / 8)) + np.eye(long), num_steps=long, num_nodes=2)
-    values = {f"slot 1 of {name}": listed(noise, slots=[1]) for name, noise in cases.items()}
-    values |= {f"tensor 2 of {name}": listed(cases[name], tensor=2) for name in ("spread, dense", "spread, banded")}
+    values = {f"tensor 2 of {name}": listed(cases[name], tensor=2) for name in ("spread, dense", "spread, banded")}
     values["steps 31, 32, 69 and 0 of a long run"] = listed(dense, [31, 32, 69, 0])
     compare("noise_of_slots", values, **CLOSE)
 
 
 def test_noise_by_the_keys_of_holders():
-    """Secrets that were agreed on, one for each set of nodes that holds noise together."""
     sets = [(0,), (1,), (2,), (0, 1), (0, 2)]
     keys = HolderKeys.given({nodes: NoiseKey(bytes([i + 1]) * 32) for i, nodes in enumerate(sets)})
     values = {name: listed(noise, key=keys) for name, noise in noises().items() if name.startswith("spread")}
@@ -154,7 +148,6 @@ SOME = ("dp-dsgd", "anti-pgd", "toeplitz", "decor", "muffliato")
 
 
 def or_refusal(answer):
-    """The answer of a call, or which refusal."""
     try:
         return answer()
     except (InvalidInput, UnsupportedMechanism) as refusal:
@@ -193,7 +186,6 @@ def test_every_public_scheme_and_adjacency():
 
 
 def test_mu_of_every_node():
-    """Both numbers of every victim, and where they come from."""
     cases = [(name, "cyclic", trust, "zero-out") for name in SOME for trust in ("pndp", "eavesdropper")]
 
     def losses(algorithm, **question):
@@ -220,7 +212,6 @@ def test_balls_in_bins():
 
 
 def test_noise_of_secret_batches():
-    """The least noise for epsilon = 2 at delta = 1e-5."""
     privacy, values = Privacy(TRUST["eavesdropper"], **ZERO_OUT), {}
     for name, scheme in (("decor", "Poisson"), ("decor", "balls-in-bins"), ("bsr", "balls-in-bins")):
         mechanism = calibrate(fixed(name, scheme.lower()), privacy, epsilon=2.0, delta=1e-5)

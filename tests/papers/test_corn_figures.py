@@ -203,7 +203,6 @@ def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypa
 
 
 def random_weights(graph, rng):
-    """Symmetric, on the graph, rows that sum to one."""
     n = len(graph)
     W = np.zeros((n, n))
     for i, j in graph.edges:

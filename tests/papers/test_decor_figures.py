@@ -160,7 +160,6 @@ def test_verdicts_of_the_accountant(q0, q1, verdicts):
 
 
 def test_the_accountant_is_that_of_the_closed_forms():
-    """Complete graph and ring of 16 by their eigenvalues."""
     lines = accountant.curves(50.0, (0.0, 2.0), 0, lambda inverse: inverse)
     assert lines["ring"][0] == pytest.approx(lines["LDP"][0])
     local, pair = 50.0**2, 100.0**2
@@ -180,7 +179,6 @@ def test_verdicts_of_the_search(published, exact, word, monkeypatch):
 
 
 def test_the_search_of_the_code_overshoots_and_ours_does_not():
-    """The published pair of the complete graph has 10.80 for 10."""
     first = deviation_pairs.published_search("complete:n=16", 10.0)[0][1]
     assert first == pytest.approx(10.80, abs=0.01)
     assert deviation_pairs.converted(deviation_pairs.step_budget(10.0)) == pytest.approx(10.0)
@@ -229,7 +227,6 @@ def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
 
 
 def test_grid_of_few_steps(tmp_path, monkeypatch):
-    """Every run is a cell with its rate, its clipping norm and the train loss of the average model."""
     monkeypatch.setattr(logistic, "QUICK_PASSES", 1)
     monkeypatch.setattr(logistic, "RATES", (0.005, 0.01))
     monkeypatch.setattr(logistic, "CLIPS", (0.01, 0.1))
@@ -312,7 +309,6 @@ def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, capsys, monkeypatch):
-    """Images of our own, 2,048 for training: each line is calibrated, trained and stored with its guarantee."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8)
     put = register_mnist(monkeypatch, tmp_path, images, np.arange(2112) % 10, 2048)

@@ -113,7 +113,6 @@ NO_PAPER = {"none", "mafalda-bins", "kronecker-bins", "kronecker", "per-mode", "
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
-    """Whatever number a source names is in the bibliography, so that a new mechanism brings its paper along."""
     assert main(["mechanisms", "--cite", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(EVERY)

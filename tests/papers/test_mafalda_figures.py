@@ -143,7 +143,6 @@ def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch
 
 
 def test_the_published_settings():
-    """Section 5 of the paper, and b = 16 of its code."""
     full, quick = RunScale(), RunScale(quick=True)
     assert housing.housing_seeds(full) == list(range(421, 441))
     assert housing.housing_budgets(full) == (0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -234,7 +233,6 @@ def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypat
 
 @pytest.fixture
 def three_nodes(monkeypatch):
-    """FEMNIST on three nodes, two steps an epoch, two seeds."""
     monkeypatch.setattr(housing, "housing_seeds", lambda scale: [1, 2])
     monkeypatch.setattr(housing, "PERIODS", ((2,), (2, 3)))
     monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3"})

@@ -114,7 +114,6 @@ def test_claims_of_every_and_of_some_point():
 
 
 def test_a_claim_of_some_point_names_the_points_it_rests_on():
-    """Only where others show no effect, and those that support no verdict are counted apart."""
     clear, smaller, none = (Effect.exact(f"mu = {k}", value, 1.0, error=0.1) for k, value in enumerate((2, 0.5, 0)))
     unlearned = Effect("mu = 3", [2.0], 1.0, 0.1, unsupported="diverged")
     some = Verdict("", [clear, smaller, none, unlearned], "", quantifier="some").remark

@@ -117,7 +117,6 @@ CURVES = [
 
 
 def numbers_in(data, path=()):
-    """Paths to all numbers of a JSON object that are no integers."""
     if isinstance(data, dict | list):
         items = data.items() if isinstance(data, dict) else enumerate(data)
         return [number for key, value in items for number in numbers_in(value, (*path, key))]

@@ -37,7 +37,6 @@ KEY = NoiseKey.from_entropy()
 
 @pytest.fixture
 def injected(monkeypatch):
-    """Every step's noise as the executor was given it, on the CPU."""
     seen = []
     make = seed_replay.Executor.step
 
@@ -213,7 +212,6 @@ MARKED = {"loss", "accuracy", "diverged", "training_seconds", "metrics", "releas
 
 
 def test_every_field_of_a_run_is_private_public_or_marked():
-    """A field that is added must be put somewhere."""
     marked = MARKED | {"untrained_loss", "untrained_accuracy"}
     assert set(not_private_fields(SeedRun)) == marked
     assert sorted([*marked, *COVERED, *PUBLIC]) == sorted(field.name for field in dataclasses.fields(SeedRun))
