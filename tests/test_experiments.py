@@ -9,6 +9,7 @@ from pathlib import Path
 
 import _paired_statistics as statistics
 import membership as experiment
+import newer_work
 import numpy as np
 import optimal_noise
 import pytest
@@ -179,6 +180,18 @@ def test_a_share_is_that_of_the_gap():
     assert line.startswith("| t | full | plain | 0.5 | 0.5000 +- 0.1414 | 50% [")
 
 
+@pytest.mark.parametrize("bins", [3, 4, 5])
+def test_moments_of_cyclic_bands_are_those_of_all_sequences(bins):
+    G, lag = np.random.default_rng(bins).uniform(0, 1, (bins, bins)), np.subtract.outer(range(bins), range(bins)) % bins
+    G = np.where(np.minimum(lag, bins - lag) < 2, G + G.T, 0.0)
+    moments = newer_work.log_moments(G, 4)
+    for order in (2, 3, 4):
+        sequences = np.array(list(itertools.product(range(bins), repeat=order)))
+        pairs = G[sequences[:, :, None], sequences[:, None, :]]
+        exponents = (pairs.sum(axis=(1, 2)) - G[sequences, sequences].sum(axis=1)) / 2
+        assert moments[order] == pytest.approx(math.log(np.exp(exponents).sum()), rel=1e-12)
+
+
 P = st.floats(0, 1) | st.sampled_from([0.0, 0.01, 0.02, 0.05, 1.0])
 
 
@@ -287,30 +300,11 @@ def test_memory_of_a_stream_does_not_grow_with_its_steps(script, curve, monkeypa
     assert row["rows"][1] < 1.1 * row["rows"][0], row["rows"]
 
 
-def test_a_missing_peer_is_named_with_what_installs_it(script, capsys, monkeypatch):
-    dense = script("dense_peers")
-    monkeypatch.setenv("MFDL_BENCH_PEER", "/no/such/python")
-    monkeypatch.setattr(dense, "beside", lambda *given: {"mfdl": {"seconds": 1.0}, "interpreter": given[-1]})
-    monkeypatch.setattr(sys, "argv", ["dense", "32", "--cores", "1", "--grams", "ring"])
-    dense.main()
-    missing, alone = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert "jax_privacy is not installed in /no/such/python" in missing["left_out"]
-    assert "pip install" in missing["left_out"]
-    assert alone["interpreter"] is None
-
-
-def test_without_opake_the_comparison_says_that_nothing_was_measured(script, capsys, monkeypatch):
-    monkeypatch.setattr(script("opake_peers"), "INTERPRETER", "")
-    script("opake_peers").main([])
-    assert "MFDL_BENCH_OPAKE" in json.loads(capsys.readouterr().out)["left_out"]
-
-
 def test_objectives_beside_opake_are_those_of_the_solvers(script):
     """Prefix sums at unit sensitivity, here by dense arithmetic."""
     peers = script("opake_peers")
-    factorized = mfdl.factorization.factorize_long(
-        peers.ONE_NODE, peers.CYCLIC, form="toeplitz", bandwidth=peers.GAP, max_iterations=3
-    )
+    options = {"form": "toeplitz", "bandwidth": peers.GAP, "max_iterations": 3}
+    factorized = mfdl.factorization.factorize_long(peers.ONE_NODE, peers.CYCLIC, **options)
     total, largest = peers.squared_error(factorized.encoder)
     assert total == pytest.approx(factorized.objective, rel=1e-6)
     assert largest <= total <= peers.STEPS * largest

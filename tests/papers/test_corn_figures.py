@@ -158,15 +158,6 @@ def test_verdicts(says, by_p, verdicts):
     assert [part.verdict for part in whisper.judged(says, by_p)] == verdicts
 
 
-def test_the_printed_bound_says_far_too_little_and_the_second_version_too_much():
-    for epsilon in (3.0, 10.0, 40.0):
-        first, second = whisper.printed(epsilon)
-        assert first < epsilon / 10
-        assert epsilon < second
-    assert whisper.printed(10.0)[1] == pytest.approx(11.60, abs=0.01)
-    assert whisper.shares(draws(2.0, 1.5, 0.05)) == pytest.approx([1.0] * 3)
-
-
 @pytest.mark.parametrize(("quick", "steps", "seeds", "points"), [(False, 5000, 10, 4), (True, 500, 3, 2)])
 def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypatch, quick, steps, seeds, points):
     """11,200 train records of 20 nodes, about 128 in a step; the error 1 - accuracy is judged as a loss."""

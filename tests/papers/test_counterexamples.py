@@ -368,13 +368,6 @@ def test_the_step_sizes_of_the_lemmas_meet_the_bound_with_a_constant_of_256(grap
         assert loss <= 256 / BOUND_CONSTANT * bound
 
 
-def test_pairwise_noise_on_a_star_of_five_costs_more_than_it_saves():
-    W = gossip.uniform(nx.star_graph(4)).dense()
-    assert np.trace(W @ nx.laplacian_matrix(nx.star_graph(4)).toarray() @ W.T) > 2.2
-    claimed, truth = CLAIMS["corn-pairwise-gain"](graph=nx.star_graph(3))
-    assert truth < 0.995 * claimed
-
-
 def test_a_sharper_bound_than_the_renyi_loss_is_refuted():
     """The search can tell a statement from the one next to it."""
     exact = CLAIMS["corn-theorem-2-renyi"]

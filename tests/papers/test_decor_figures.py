@@ -134,13 +134,11 @@ def test_verdicts_of_the_accountant(q0, q1, verdicts):
     assert [part.verdict for part in accountant.judged({0: q0, 1: q1})] == verdicts
 
 
-def test_the_accountant_is_that_of_the_closed_forms():
+def test_curves_are_those_of_the_accountant_by_ratio():
     lines = accountant.curves(50.0, (0.0, 2.0), 0, lambda inverse: inverse)
     assert lines["ring"][0] == pytest.approx(lines["LDP"][0])
-    local, pair = 50.0**2, 100.0**2
-    k = np.arange(16)
-    assert lines["complete"][1] == pytest.approx(1 / (16 * local) + (1 - 1 / 16) / (local + 16 * pair))
-    assert lines["ring"][1] == pytest.approx((1 / (local + 2 * pair * (1 - np.cos(2 * np.pi * k / 16)))).mean())
+    slope = papers.decor_accountant("ring:n=16", sigma_ldp=50.0, sigma_cor=100.0).value
+    assert lines["ring"][1] == pytest.approx(slope / 2)
     assert accountant.user_level(0.0004) == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2 * np.sqrt(0.4), 1e-5))
 
 

@@ -98,10 +98,7 @@ def test_wrong_words_are_as_rare_as_stated(points, seeds, truth, wrong):
 
 def verdict_by_words(*words, quantifier="every"):
     values = {CONFIRMED: 2.0, DIRECTION: 0.5, REFUTED: -1.0}
-    effects = [
-        Effect.exact(i, 0.0, 1.0, error=5.0) if word == UNSETTLED else Effect.exact(i, values[word], 1.0)
-        for i, word in enumerate(words)
-    ]
+    effects = [Effect.exact(word, values.get(word, 0.0), 1.0, error=5.0 * (word == UNSETTLED)) for word in words]
     return Verdict("", effects, "", quantifier=quantifier)
 
 
