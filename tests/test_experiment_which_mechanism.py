@@ -3,6 +3,7 @@
 import json
 import math
 
+import _comparison_picture as picture
 import _comparison_tables as tables
 import _limits as limits
 import _protocol as protocol
