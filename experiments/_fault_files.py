@@ -22,7 +22,7 @@ import mfdl
 from mfdl import Privacy, archive, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
-from mfdl.graph_formats import SUFFIXES
+from mfdl.graphs.file_links import SUFFIXES
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint, tasks

@@ -84,19 +84,19 @@ def confined(folder: Path) -> Iterator[None]:
     def no_network(url: str, target: Path) -> None:
         raise files.NotDelivered("there is no network here")
 
-    earlier, fetched, home = Path.cwd(), files.download, os.environ.get(data.registered_files.ENVIRONMENT_VARIABLE)
+    earlier, fetched, home = Path.cwd(), files.download, os.environ.get(data.ENVIRONMENT_VARIABLE)
     os.chdir(folder)
     files.download = no_network
-    os.environ[data.registered_files.ENVIRONMENT_VARIABLE] = str(folder / "data")
+    os.environ[data.ENVIRONMENT_VARIABLE] = str(folder / "data")
     try:
         yield
     finally:
         os.chdir(earlier)
         files.download = fetched
         if home is None:
-            del os.environ[data.registered_files.ENVIRONMENT_VARIABLE]
+            del os.environ[data.ENVIRONMENT_VARIABLE]
         else:
-            os.environ[data.registered_files.ENVIRONMENT_VARIABLE] = home
+            os.environ[data.ENVIRONMENT_VARIABLE] = home
 
 
 def command(arguments: list[str]) -> Outcome:

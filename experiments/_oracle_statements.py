@@ -18,7 +18,7 @@ import mfdl_solvers
 from mfdl import gossip, participation
 from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
-from mfdl.privacy.adaptive.shift_problem import ShiftProblem
+from mfdl.privacy.shift_problem import ShiftProblem
 from mfdl.testing import oracles
 from mfdl_solvers import coalitions
 

@@ -5,9 +5,8 @@ choice of what is seen and known, every guarantee one sensitivity, and every bet
 factorization. Names load lazily: `import mfdl` brings none of the heavy libraries.
 
 What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more. Every other
-module that a page names, as `mfdl.dynamics`, loads in the same way.
-`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`; `mfdl.partition` is the module of
-`mfdl.tasks` that deals records to nodes.
+module that a page names, as `mfdl.dynamics`, loads in the same way. `mfdl.audit` is a package, whose function of that
+name is `mfdl.audit.audit`; `mfdl.partition` is the module of `mfdl.tasks` that deals records to nodes.
 """
 
 from __future__ import annotations
@@ -49,48 +48,12 @@ if TYPE_CHECKING:
     from .trust.view import View
 
 __all__ = [
-    "BallsInBins",
-    "Cyclic",
-    "Dynamics",
-    "ErrorWeights",
-    "EveryStep",
-    "Guarantee",
-    "InvalidInput",
-    "LinearAlgorithm",
-    "Losses",
-    "Mechanism",
-    "MinSeparation",
-    "NoiseKey",
-    "PoissonSampling",
-    "Privacy",
-    "PrivateNode",
-    "Run",
-    "TrustModel",
-    "UnsupportedMechanism",
-    "View",
-    "__version__",
-    "account",
-    "algorithms",
-    "audit",
-    "calibrate",
-    "compare",
-    "data",
-    "factorization",
-    "gossip",
-    "graphs",
-    "losses",
-    "optimize",
-    "pairwise",
-    "partition",
-    "plan",
-    "privacy",
-    "replay",
-    "runs",
-    "sweep",
-    "tasks",
-    "testing",
-    "trust",
-]
+    "BallsInBins", "Cyclic", "Dynamics", "ErrorWeights", "EveryStep", "Guarantee", "InvalidInput",
+    "LinearAlgorithm", "Losses", "Mechanism", "MinSeparation", "NoiseKey", "PoissonSampling", "Privacy",
+    "PrivateNode", "Run", "TrustModel", "UnsupportedMechanism", "View", "__version__", "account", "algorithms",
+    "audit", "calibrate", "compare", "data", "factorization", "gossip", "graphs", "losses", "optimize", "pairwise",
+    "partition", "plan", "privacy", "replay", "runs", "sweep", "tasks", "testing", "trust",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """The binary file format of mfdl: named values in one file under one checksum, without code.
 
-In: plain values, arrays, sparse matrices and objects of `storable` classes. Out: a safetensors file, replaced whole or
-not at all, and the same values again, types included. Every byte is under the checksum, which finds damage and
-careless edits. A forged file can have a correct checksum, so readers recompute or label what a file claims.
+In: plain values, arrays, sparse matrices and objects of `storable` classes. Out: a safetensors file, and the same
+values again, types included. Every byte is under the checksum, which finds damage and careless edits. A forged file can
+have a correct checksum, so readers recompute or label what a file claims.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from . import __version__, check, files, matrices
 from .errors import InvalidInput
-from .storable import from_parts, is_storable, stored_parts
+from .spec import from_parts, is_storable, stored_parts
 
 FORMAT = 2
 SUFFIX = ".mfdl"  # of files that mfdl names
@@ -52,13 +52,9 @@ KINDS = {
 }
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
-
-
 def write(path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], *, private: bool = False) -> Path:
-    """Writes values by name, atomically, to exactly this path.
+    """Writes values by name, atomically, to exactly this path; private: readable by the owner alone.
 
-    Args: kind: one of KINDS; private: readable by the owner alone.
     Raises: InvalidInput: a value that is code or that no file can hold; the path cannot be written.
     """
     path = check.path(path=path)
@@ -101,9 +97,6 @@ def refusing(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
         ) from None
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------
-
-
 def encoded(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The bytes of a file: always the same for the same content."""
     import safetensors.numpy
@@ -115,7 +108,6 @@ def encoded(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> by
 
 
 def _checksum(data: bytes, place: int) -> str:
-    """SHA-256 of the file with blanks in the place of the checksum."""
     view = memoryview(data)
     digest = hashlib.sha256(view[:place])
     digest.update(BLANK.encode())
@@ -138,7 +130,6 @@ def decoded(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]
 
 
 def _opened(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays of a file of this kind. Raises: InvalidInput: as `read`."""
     from safetensors import SafetensorError
 
     remedy = KINDS[kind].remedy
@@ -167,9 +158,6 @@ def _opened(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[An
     return header, arrays
 
 
-# ---- values ------------------------------------------------------------------------------------------------------
-
-
 class Packer:
     """Turns values into JSON and collects their arrays; equal arrays are stored once."""
 
@@ -179,10 +167,7 @@ class Packer:
         self._array = matrices.once(self._name_of_array)
 
     def __call__(self, value: Any, description: str) -> Any:
-        """The value as JSON.
-
-        Raises: InvalidInput: nothing that a file can hold, called by its description.
-        """
+        """The value as JSON. Raises: InvalidInput: nothing that a file can hold, called by its description."""
         if isinstance(value, np.str_):  # before float and str, which numpy's own are too
             return {"numpy text": str.__str__(value)}  # that of numpy leaves out zeros at the end
         if isinstance(value, np.generic):
@@ -243,22 +228,14 @@ class Unpacker:
                 self._matrices[key] = self._sparse(packed["sparse"], packed["shape"])
             return self._matrices[key]
         ((mark, value),) = packed.items()
-        return self._marked(mark, value)
-
-    def _marked(self, mark: str, value: Any) -> Any:
-        if mark == "array":
-            return self._arrays[value]
-        if mark == "number":
-            return self._arrays[value][()]
-        if mark == "numpy text":
-            return np.str_(value)
-        if mark == "float":
-            return float(value)
         if mark == "tuple":
-            return tuple(self(item) for item in value)
+            return tuple(map(self, value))
         if mark == "dict":
             return {key: self(item) for key, item in value.items()}
-        raise KeyError(mark)
+        if mark == "number":
+            return self._arrays[value][()]
+        read: dict[str, Any] = {"array": self._arrays.__getitem__, "numpy text": np.str_, "float": float}
+        return read[mark](value)
 
     def _sparse(self, parts: Mapping[str, str], shape: list[int]) -> sp.csr_array:
         arrays = {name: self._arrays[key] for name, key in parts.items()}

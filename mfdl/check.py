@@ -6,6 +6,7 @@ checked value as the plain type it stands for.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import warnings
@@ -25,56 +26,39 @@ LARGEST = 1e60
 that underflows would read as none."""
 
 
-WANTED = {  # by the name of a class: its objects in words with an example, and how to get one
-    "Dynamics": ("a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))", ""),
-    "Gossip": (
-        "a gossip matrix or a sequence of them",
-        (
-            "average over a graph with mfdl.gossip.metropolis_hastings(graph), over a given W with "
-            "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
-        ),
-    ),
-    "Curvature": ("a Curvature or its text such as 'power:1:100'", "eigenvalues go to mfdl.objective.Curvature([...])"),
-    "Encoder": ("an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz", ""),
-    "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
-    "MaximumProblem": ("a MaximumProblem", "it is mfdl.factorization.maximum_problem(...)"),
-    "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
-    "Graph": ("a networkx graph or the name of one, e.g. 'ring:n=16'", "mfdl.graphs.names() lists the names"),
-    "LinearAlgorithm": (
-        "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
-        "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
-    ),
-    "Mechanism": (
-        "a Mechanism, an algorithm with its noise and guarantee",
-        (
-            "make one: mfdl.calibrate(algorithm, mfdl.Privacy(trust, adjacency=..., clip_norm=...), mu=...), or with "
-            "noise_std=... for a given noise"
-        ),
-    ),
-    "NoiseOperator": (
-        "a noise operator of mfdl.noise, e.g. IndependentNoise(num_steps, num_nodes)",
-        "that of an algorithm is algorithm.noise",
-    ),
-    "BallsInBinsGaussian": ("a BallsInBinsGaussian, the certified curve", ""),
-    "PrivacyCurve": ("a curve of mfdl.privacy.curves", ""),
-    "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
-    "Probes": ("Probes, e.g. mfdl.objective.Probes(count=8)", ""),
-    "Privacy": ("a Privacy, e.g. mfdl.Privacy(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
-    "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
-    "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),
-    "SpatioTemporalFactorization": (
-        "a SpatioTemporalFactorization, e.g. mfdl.factorization.optimal_kronecker(dynamics, participation)",
-        "",
-    ),
-    "SpatialFactorization": (
-        "a SpatialFactorization, e.g. mfdl.factorization.optimal_covariance(dynamics)",
-        "a matrix is for mfdl.algorithms.spatial_covariance",
-    ),
-    "SpectralMeasure": ("a SpectralMeasure", "leave it out to have it computed"),
-    "StreamState": ("what NoiseStream.state() gave", ""),
-    "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
-    "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
-    "View": ("a View", "it is mfdl.View(A, B, num_nodes=n), or trust.view(algorithm, victim)"),
+WANTED = {  # by the name of a class: its objects in words with an example; how to get one
+    "Dynamics": "a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))",
+    "Gossip": "a gossip matrix or a sequence of them; average over a graph with "
+    "mfdl.gossip.metropolis_hastings(graph), over a given W with mfdl.gossip.from_array(W), over one for each step "
+    "with mfdl.gossip.sequence([...])",
+    "Curvature": "a Curvature or its text such as 'power:1:100'; eigenvalues go to mfdl.objective.Curvature([...])",
+    "Encoder": "an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz",
+    "FactorizationProblem": "a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)",
+    "MaximumProblem": "a MaximumProblem; it is mfdl.factorization.maximum_problem(...)",
+    "GossipMatrix": "one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)",
+    "Graph": "a networkx graph or the name of one, e.g. 'ring:n=16'; mfdl.graphs.names() lists the names",
+    "LinearAlgorithm": "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation); build a name with "
+    "mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
+    "Mechanism": "a Mechanism, an algorithm with its noise and guarantee; make one: mfdl.calibrate(algorithm, "
+    "mfdl.Privacy(trust, adjacency=..., clip_norm=...), mu=...), or with noise_std=... for a given noise",
+    "NoiseOperator": "a noise operator of mfdl.noise, e.g. IndependentNoise(num_steps, num_nodes); that of an "
+    "algorithm is algorithm.noise",
+    "BallsInBinsGaussian": "a BallsInBinsGaussian, the certified curve",
+    "PrivacyCurve": "a curve of mfdl.privacy.curves",
+    "Participation": "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)",
+    "Probes": "Probes, e.g. mfdl.objective.Probes(count=8)",
+    "Privacy": "a Privacy, e.g. mfdl.Privacy(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)",
+    "RandomGossip": "gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)",
+    "Partition": "a partition of records; one of a name is mfdl.partition.parse(name)",
+    "SpatioTemporalFactorization": "a SpatioTemporalFactorization, e.g. mfdl.factorization.optimal_kronecker(dynamics, "
+    "participation)",
+    "SpatialFactorization": "a SpatialFactorization, e.g. mfdl.factorization.optimal_covariance(dynamics); a matrix is "
+    "for mfdl.algorithms.spatial_covariance",
+    "SpectralMeasure": "a SpectralMeasure; leave it out to have it computed",
+    "StreamState": "what NoiseStream.state() gave",
+    "Task": "a Task, e.g. mfdl.tasks.digits(graph); one of your own data is mfdl.tasks.from_module(...)",
+    "TrustModel": "a trust model such as mfdl.trust.LDP(); one of a name is mfdl.trust.named(name)",
+    "View": "a View; it is mfdl.View(A, B, num_nodes=n), or trust.view(algorithm, victim)",
 }
 
 
@@ -82,9 +66,9 @@ def instance(*kinds: type, **named: Any) -> None:
     """An object of one of these classes, whose words are in WANTED."""
     name, value = name_and_value(named)
     if not isinstance(value, kinds):
-        wanted, ways = zip(*(WANTED[kind.__name__] for kind in kinds), strict=True)
-        way_out = "; ".join(way for way in ways if way)
-        raise InvalidInput(f"{name} must be {' or '.join(wanted)}, got {brief(value)}{way_out and '; ' + way_out}.")
+        wanted, _, ways = zip(*(WANTED[kind.__name__].partition("; ") for kind in kinds), strict=True)
+        end = "; ".join(filter(None, (brief(value), *ways)))
+        raise InvalidInput(f"{name} must be {' or '.join(wanted)}, got {end}.")
 
 
 def brief(value: Any) -> str:
@@ -105,10 +89,7 @@ def name_and_value(named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def listed(contents: str, **named: Any) -> list[Any]:
-    """The items of a list, tuple, set, array or other iterable that is no text and no mapping.
-
-    Args: contents: of the list, for the message.
-    """
+    """The items of a list, tuple, set, array or other iterable of `contents` that is no text and no mapping."""
     name, value = name_and_value(named)
     try:
         if isinstance(value, str | bytes | Mapping | type):
@@ -119,7 +100,7 @@ def listed(contents: str, **named: Any) -> list[Any]:
 
 
 def mapping(contents: str, **named: Any) -> Mapping[Any, Any]:
-    """A dictionary or another mapping. Args: contents: of the dictionary, for the message."""
+    """A dictionary of `contents`, or another mapping."""
     name, value = name_and_value(named)
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{name} must be a dictionary of {contents}, got {brief(value)}.")
@@ -127,7 +108,6 @@ def mapping(contents: str, **named: Any) -> Mapping[Any, Any]:
 
 
 def text(example: str, **named: Any) -> str:
-    """A text. Args: example: for the message."""
     name, value = name_and_value(named)
     if not isinstance(value, str):
         raise InvalidInput(f"{name} must be a text such as {example}, got {brief(value)}.")
@@ -135,7 +115,6 @@ def text(example: str, **named: Any) -> str:
 
 
 def texts(**named: Any) -> tuple[str, ...]:
-    """A tuple of texts. Raises: InvalidInput: anything else."""
     name, given = name_and_value(named)
     items = listed("texts", **named)
     if not all(isinstance(text, str) for text in items):
@@ -161,7 +140,6 @@ def flag(**named: Any) -> bool:
 
 
 def function(example: str, **named: Any) -> None:
-    """A callable. Args: example: for the message."""
     name, value = name_and_value(named)
     if not callable(value):
         raise InvalidInput(f"{name} must be a function such as {example}, got {brief(value)}.")
@@ -175,7 +153,6 @@ def index(value: Any) -> int:
 
 
 def integer(**named: Any) -> int:
-    """An integer."""
     name, value = name_and_value(named)
     try:
         return index(value)
@@ -186,12 +163,11 @@ def integer(**named: Any) -> int:
 def integer_at_least(minimum: int, **named: Any) -> int:
     """An integer >= minimum (bool is not an integer here)."""
     name, value = name_and_value(named)
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}.") from None
+    number = minimum - 1
+    with contextlib.suppress(TypeError):
+        value = number = index(value)
     if number < minimum:
-        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {number}.")
+        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}.")
     return number
 
 
@@ -212,7 +188,7 @@ def at_most_steps(num_steps: int, **named: Any) -> int:
 def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) -> float:
     name, value = name_and_value(named)
     try:
-        number = math.nan if isinstance(value, bool | np.bool_ | str) else float(value)
+        number = math.nan if isinstance(value, bool | np.bool_ | str) or np.ndim(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not holds(number):
@@ -221,23 +197,19 @@ def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) ->
 
 
 def positive(**named: Any) -> float:
-    """A finite number > 0."""
     return _number(named, "a finite number > 0", lambda number: 0 < number < math.inf)
 
 
 def non_negative(**named: Any) -> float:
-    """A finite number >= 0."""
     return _number(named, "a finite number >= 0", lambda number: 0 <= number < math.inf)
 
 
 def non_negative_or_inf(**named: Any) -> float:
-    """A number >= 0, inf included."""
     _, value = name_and_value(named)
     return math.inf if isinstance(value, float | np.floating) and value == math.inf else non_negative(**named)
 
 
 def open_unit(**named: Any) -> float:
-    """A number strictly between 0 and 1."""
     return _number(named, "a number strictly between 0 and 1", lambda number: 0 < number < 1)
 
 
@@ -270,9 +242,8 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
     except InvalidInput:
         raise
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(
-            f"{name} must be a numeric array with {ndim} dimensions, got {type(value).__name__}."
-        ) from None
+        kind = type(value).__name__
+        raise InvalidInput(f"{name} must be a numeric array with {ndim} dimensions, got {kind}.") from None
     if array.ndim != ndim:
         raise InvalidInput(f"{name} must have {ndim} dimensions, got shape {array.shape}.")
     if not np.isfinite(array).all():
@@ -283,8 +254,8 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
 
 def square_array(**named: Any) -> FloatArray:
     """An own float64 copy of a finite square matrix."""
-    name, value = name_and_value(named)
-    array = finite_array(2, **{name: value})
+    name, _ = name_and_value(named)
+    array = finite_array(2, **named)
     if array.shape[0] != array.shape[1]:
         raise InvalidInput(f"{name} must be square, got shape {array.shape}.")
     return array
@@ -318,7 +289,6 @@ def numbers_in_file(path: str, *, contents: str, ndim: Literal[1, 2] | None = No
     """The finite numbers in a .npy file, or in a text with one row a line, apart by commas or spaces.
 
     Args: contents: of the file, for the message; ndim: of the array; default as the file has it.
-    Raises: InvalidInput: a file that cannot be read, or one of other things than numbers.
     """
     try:
         if path.lower().endswith(".npy"):

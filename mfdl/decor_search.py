@@ -77,14 +77,14 @@ def decor_deviations(
     q = _coalition_size(privacy.trust or Eavesdropper())
     privacy = dataclasses.replace(privacy, trust=privacy.trust or Eavesdropper())
     require_known("budget", budget, BUDGETS)
-    if participation.secret:
+    if drawn := participation.secret:
         require_unit(privacy.unit, participation)
-    spent = (_spent_sampled if participation.secret else _spent)(budget, mu, epsilon, delta)
+    spent = (_spent_sampled if drawn else _spent)(budget, mu, epsilon, delta)
     graph = dynamics.gossip.at(0).graph()
     if budget == "corollary":
         if epsilon is None or delta is None:
             raise InvalidInput("budget 'corollary' needs epsilon and delta.")
-        if participation.secret:
+        if drawn:
             raise InvalidInput("budget 'corollary' knows no sampling; use 'gdp' or 'renyi'.")
         require_unit(privacy.unit, participation)
         local, pair = corollary_noise(

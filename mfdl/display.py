@@ -1,9 +1,4 @@
-"""How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, rows as a data frame.
-
-`short` writes any value in a few words, `short_repr` a dataclass by its fields, `rounded_up` a privacy loss by a few
-digits. `Shown` is the base class of objects that describe themselves in a sentence. `data_frame` needs pandas, an
-extra.
-"""
+"""How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, rows as a data frame."""
 
 from __future__ import annotations
 
@@ -62,10 +57,7 @@ def short(value: Any) -> str:
 
 
 def short_repr(self: Any) -> str:
-    """`__repr__` of a dataclass: its fields but those left at their defaults, each `short`.
-
-    In the body of a class: `__repr__ = short_repr`.
-    """
+    """`__repr__` of a dataclass: its fields but those left at their defaults, each `short`."""
     fields = []
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
@@ -103,11 +95,9 @@ class Shown(abc.ABC):
         """The object in one paragraph, without the name of its class."""
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Names and values of the notebook's table."""
         return []
 
     def _figure(self) -> Figure | None:
-        """The picture of the notebook."""
         return None
 
     def __repr__(self) -> str:
@@ -137,10 +127,7 @@ def _image(figure: Figure | None) -> str:
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """One line a row, under these columns, also without any row.
-
-    Raises: MissingExtra: pandas is not installed.
-    """
+    """One line a row, under these columns, also without any row."""
     installed = errors.imported("pandas", "a data frame", "take rows(), which gives plain dictionaries")
     frame: pandas.DataFrame = installed.DataFrame(list(rows), columns=list(columns))
     return frame

@@ -35,12 +35,9 @@ class Engine:
 
     Attributes:
         name: "joblib", worker processes of this machine, or "dask", which `mfdl[dask]` installs.
-        jobs: how many at a time; None: one per core, and at a scheduler all of its workers. With one and joblib there
-            is no other process.
+        jobs: how many at a time; None: one per core, at a scheduler all of its workers. 1 with joblib: in this process.
         scheduler: address of a running Dask scheduler, such as tcp://host:8786; None: a cluster of `jobs` workers on
             this machine, for the time of a call.
-
-    Raises: InvalidInput: an unknown name, a scheduler of joblib, or Dask where it is not installed (MissingExtra).
     """
 
     name: str = "joblib"
@@ -58,7 +55,6 @@ class Engine:
 
     @property
     def workers(self) -> int:
-        """How many pieces of work are done at a time on this machine."""
         return self.jobs or os.cpu_count() or 1
 
     def run(
@@ -67,8 +63,7 @@ class Engine:
         """(place, function(item)) of every item, in the order in which they finish.
 
         Args: here: further arguments of calls in this process, such as functions that tell progress.
-        Raises: InvalidInput: a scheduler that cannot be reached, or workers that die again and again; what the
-            function raises.
+        Raises: InvalidInput: a scheduler that cannot be reached, or workers that die again and again.
         """
         waiting = list(enumerate(items))
         if not waiting:
@@ -110,10 +105,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """What a worker process does with an item: the function, on one thread, where paths mean what they mean here.
-
-    Attributes: function: what is called; ends_with: the process without which a worker is of no use; None: it knows.
-    """
+    """An item in a worker process, on one thread, where paths mean what they mean here; it ends with a parent."""
 
     function: Callable[..., Any]
     ends_with: int | None = None
@@ -145,9 +137,6 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-# ---- processes of this machine --------------------------------------------------------------------------------------
-
-
 def _on_processes(
     engine: Engine, function: Callable[..., Any], waiting: Sequence[tuple[int, Any]]
 ) -> Iterator[Finished]:
@@ -174,9 +163,6 @@ def _on_processes(
                 ) from None
 
 
-# ---- Dask -----------------------------------------------------------------------------------------------------------
-
-
 def _on_dask(engine: Engine, function: Callable[..., Any], waiting: Sequence[tuple[int, Any]]) -> Iterator[Finished]:
     from distributed import KilledWorker, as_completed
 
@@ -192,7 +178,6 @@ def _on_dask(engine: Engine, function: Callable[..., Any], waiting: Sequence[tup
 
 @contextlib.contextmanager
 def _client(engine: Engine) -> Iterator[Any]:
-    """Of the scheduler, or of a cluster that lives as long."""
     from distributed import Client, LocalCluster
 
     if engine.scheduler is not None:

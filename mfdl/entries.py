@@ -42,16 +42,14 @@ SMALLEST = 1e-300
 def as_fractions(matrix: Any, max_denominator: int = 4096, *, decimals: bool = False) -> NDArray[Any]:
     """The fractions that floats stand for, as objects: 1/3 for its float, and for floats a few roundings from it.
 
-    What `mfdl.View` takes as it is, so that ranks of computed matrices are those of the matrices that are meant.
+    So ranks of computed matrices in `mfdl.View` are those of the matrices that are meant.
 
     Args:
-        matrix: array or sparse matrix of numbers.
         max_denominator: at most 2^24, of fractions; floats of at most FEW_BITS bits stand for themselves.
         decimals: floats stand for the decimals that they print as, 0.1 for 1/10, of any number of digits: for entries
             that were typed or read from text, not computed ones. `max_denominator` is then not used.
 
-    Raises: InvalidInput: a float is next to no such fraction, as the root of 2; write such entries with a symbol of
-        their own, or leave the matrix in floats.
+    Raises: InvalidInput: a float is next to no such fraction, as the root of 2.
 
     >>> as_fractions([[1 / 3, 1 - 0.9]]).tolist()
     [[Fraction(1, 3), Fraction(1, 10)]]
@@ -156,14 +154,12 @@ def _product(name: str, factors: list[Any]) -> NDArray[Any]:
 
 
 def rational(matrix: NDArray[Any]) -> flint.fmpq_mat:
-    """Floats or Fractions, as they are."""
     ratios = (x.as_integer_ratio() for x in matrix.ravel().tolist())
     rows, columns = matrix.shape
     return flint.fmpq_mat(rows, columns, [flint.fmpq(p, q) for p, q in ratios])
 
 
 def fractions_of(matrix: flint.fmpq_mat) -> NDArray[Any]:
-    """The entries, as Fractions."""
     out = np.empty((matrix.nrows(), matrix.ncols()), dtype=object)
     out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in matrix.entries()]
     return out
@@ -179,7 +175,6 @@ def checked_rank(rank: str | None, rank_tolerance: float) -> tuple[str | None, f
 
 
 def without_columns(entries: Any, columns: NDArray[np.bool_]) -> Any:
-    """Those columns set to zero."""
     if sp.issparse(entries):
         return sp.csr_array(entries @ sp.diags_array((~columns).astype(np.float64)))
     out = entries.copy()

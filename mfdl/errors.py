@@ -1,9 +1,7 @@
-"""The errors users can meet, each with one meaning.
+"""The errors users can meet, each with one meaning; and the import of packages of an extra (`imported`).
 
-`InvalidInput` is raised at the boundary, before any work: its message names the argument, the value
-given, what is allowed and the way out. The command line prints it as one line and exits with code 2.
-
-Packages of an extra are imported where they are first used (`imported`).
+`InvalidInput` is raised at the boundary, before any work: its message names the argument, the value given, what is
+allowed and the way out. The command line prints it as one line and exits with code 2.
 """
 
 from __future__ import annotations
@@ -73,24 +71,15 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:
-    """Raises: InvalidInput: a name that is not in a registry, as `unknown_name` says it."""
     if not isinstance(name, str) or name not in known:
         raise unknown_name(kind, name, known)
 
 
 EXTRAS = {
-    "cloudpickle": "ranks",
-    "cvxpy": "testing",
-    "distributed": "dask",
-    "flwr_datasets": "femnist",
-    "hypothesis": "testing",
-    "jinja2": "report",
-    "mpmath": "testing",
-    "nvflare": "nvflare",
-    "pandas": "tables",
-    "pyarrow": "tables",
-    "pymetis": "ranks",
-}
+    "cloudpickle": "ranks", "cvxpy": "testing", "distributed": "dask", "flwr_datasets": "femnist",
+    "hypothesis": "testing", "jinja2": "report", "mpmath": "testing", "nvflare": "nvflare", "pandas": "tables",
+    "pyarrow": "tables", "pymetis": "ranks",
+}  # fmt: skip
 """From a package to the extra of mfdl that installs it."""
 
 
@@ -98,7 +87,7 @@ def imported(package: str, purpose: str, alternative: str = "") -> Any:
     """The module of a package of an extra.
 
     Args: package: a key of EXTRAS; purpose: what needs it; alternative: what works without it.
-    Raises: MissingExtra: it is not installed; the message names the extra.
+    Raises: MissingExtra: it is not installed.
     """
     try:
         return importlib.import_module(package)

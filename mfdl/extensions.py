@@ -58,7 +58,7 @@ class PublishedLosses:
 
 
 def names(group: str) -> list[str]:
-    """The names of all entries of a group, in alphabetical order; nothing is imported."""
+    """The names of all entries of a group, sorted; nothing is imported."""
     from importlib import metadata  # 40 ms, which most commands can do without
 
     return sorted(metadata.entry_points(group=group).names)
@@ -84,14 +84,11 @@ def load(group: str, name: str) -> Any:
 
 
 def every(group: str) -> list[Any]:
-    """The objects of all entries of a group."""
     return [load(group, name) for name in names(group)]
 
 
 def public(package: str, name: str) -> Any:
-    """For a package's `__getattr__`: what it imports under `TYPE_CHECKING`, else its module of that name.
-
-    So each name loads when it is first used.
+    """For a package's `__getattr__`: what it imports under `TYPE_CHECKING`, else its module of that name, at first use.
 
     Raises: AttributeError: it has neither, or a private module; with the nearest public names.
     """
@@ -117,10 +114,7 @@ def _places(package: str) -> dict[str, tuple[str, str]]:
 
 
 def submodule(package: str, name: str) -> ModuleType:
-    """Its module of that name.
-
-    Raises: AttributeError: it has none, or a private one; with the nearest public names.
-    """
+    """Its module of that name. Raises: AttributeError: it has none, or a private one."""
     path = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(path) is None:
         hint = "" if name.startswith("_") else _nearest(package, name)

@@ -1,7 +1,7 @@
 """Atomic writes, folders used by one process at a time, and downloads.
 
-A file is written whole or not at all, also after a crash. Callers decide what is written where. requests is imported
-inside a function: `graphs` needs `data`, which downloads, and must stay cheap to import.
+A file is written whole or not at all, also after a crash. requests is imported inside a function: `graphs` needs
+`data`, which downloads, and must stay cheap to import.
 """
 
 from __future__ import annotations
@@ -29,21 +29,12 @@ except ImportError:  # Windows
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> Path:
-    """Writes a file so that a reader finds the old content or the new one, never a part.
+    """Writes a file so that a reader finds the old content or the new one, never a part; returns its path.
 
-    The data go to a temporary file in the same folder, are flushed to the disk and take the name by one
-    `os.replace`. Missing parent folders are created.
+    The data go to a temporary file in the same folder, are flushed to the disk and take the name by one `os.replace`.
+    Missing parent folders are created. private: readable by the owner alone (mode 0600), else the usual mode.
 
-    Args:
-        path: the file; its folder must be writable.
-        data: its whole content.
-        private: True keeps the file readable by its owner alone (mode 0600); False gives the usual mode.
-
-    Returns:
-        The path.
-
-    Raises:
-        InvalidInput: the folder cannot be made or written, the disk is full, or the path is a folder or a device.
+    Raises: InvalidInput: the folder cannot be made or written, the disk is full, or the path is a folder or a device.
     """
     target = Path(path)
     temporary: str | None = None
@@ -76,20 +67,14 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Writes a UTF-8 text file as `atomic_write_bytes` does; line ends are kept as given.
-
-    Raises:
-        InvalidInput: the text holds half a surrogate pair, or the target cannot be written.
-    """
+    """Writes UTF-8 as `atomic_write_bytes` does; line ends stay. Raises: InvalidInput: half a surrogate pair."""
     return atomic_write_bytes(path, _encoded(path, text))
 
 
 def atomic_write_json(path: str | os.PathLike[str], value: Any, *, private: bool = False) -> Path:
     """Writes a value as indented JSON with sorted keys, as `atomic_write_bytes` does.
 
-    Raises:
-        InvalidInput: the value is not plain JSON (an array, bytes, NaN or infinity, mixed keys), or the
-            target cannot be written.
+    Raises: InvalidInput: the value is not plain JSON (an array, bytes, NaN or infinity, mixed keys).
     """
     try:
         text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
@@ -131,10 +116,7 @@ def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Locks a folder against a second process or thread; the lock of a killed process is released.
 
     The folder is created if missing, and removed at the end if it is still empty. Without support for such locks by the
-    system or the file system there is no lock.
-
-    Raises:
-        InvalidInput: another process holds the folder, or it cannot be created.
+    system or the file system there is no lock. Raises: InvalidInput: another process holds the folder.
     """
     root = Path(folder)
     try:
@@ -187,7 +169,7 @@ def reason(error: BaseException) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file in hex; InvalidInput when it cannot be read."""
+    """Checksum of a file in hex."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

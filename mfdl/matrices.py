@@ -81,8 +81,7 @@ def content_hash(text: str, *arrays: NDArray[Any]) -> str:
 def sparse_matrix(**named: Any) -> sp.csr_array:
     """A read-only csr_array of a finite real matrix, dense or sparse, sorted and without stored zeros.
 
-    An own copy, or the given array if it is one already. Entries other than zero must lie between 1 / LARGEST and
-    LARGEST in size.
+    A copy, or the given array if it is one already. Sizes of entries other than zero: from 1 / LARGEST to LARGEST.
     """
     name, value = check.name_and_value(named)
     if sp.issparse(value):
@@ -115,7 +114,6 @@ def with_entries(matrix: sp.csr_array, entries: NDArray[np.float64]) -> sp.csr_a
 
 
 def position(matrix: sp.csr_array, k: int) -> tuple[int, int]:
-    """Row and column of the k-th stored entry."""
     return int(np.searchsorted(matrix.indptr, k, side="right")) - 1, int(matrix.indices[k])
 
 

@@ -32,7 +32,7 @@ from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
-from .storable import is_storable
+from .spec import is_storable
 from .trust import TrustModel
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Mechanism(Calibrated):
 
         Cost: that of the algorithm's content hash.
         """
-        if self.algorithm.participation.secret:
+        if self.sampling is not None:
             from .privacy.sampled_views import require_noise_with_gradients
 
             require_noise_with_gradients(self.algorithm)
@@ -145,6 +145,10 @@ class Mechanism(Calibrated):
         """The participation whose batches are drawn secretly; None where it is public."""
         scheme = self.algorithm.participation
         return cast("Sampled", scheme) if scheme.secret else None
+
+    def released_to(self, trust: TrustModel) -> str | None:
+        """The final models that a view of this trust model holds, as the guarantee says; None: the default."""
+        return self.guarantee.release if trust.name == self.guarantee.trust and self.sampling is None else None
 
     def _sentence(self) -> str:
         algorithm = self.algorithm

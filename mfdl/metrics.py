@@ -1,11 +1,11 @@
 """What a trained model is measured by: loss and accuracy on the test records, and more where it is asked for.
 
-In: names. Out: each with its words. A name is the same everywhere: an option of `replay` and of `mfdl compare`, a key
-of `SeedRun.metrics`, a column of rows and files, a picture's metric, and with `result_key` a key in results.
+A name is the same everywhere: an option of `replay` and of `mfdl compare`, a key of `SeedRun.metrics`, a column of rows
+and files, a picture's metric, and with `result_key` a key in results.
 
 No guarantee covers any of them, nor times, nor whether a run diverged: they are computed without noise, from records or
-from models that may not be released. The annotation `NotPrivate[...]` marks such fields of a dataclass. They are for
-research; publishing them, choosing parameters by them or stopping by them is outside every guarantee.
+from models that may not be released. The annotation `NotPrivate[...]` marks such fields of a dataclass. Publishing
+them, choosing parameters by them or stopping by them is outside every guarantee.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ def result_key(at: str, metric: str) -> str:
 
 
 def metric_of(key: str) -> str:
-    """The metric of a `result_key`."""
     metric = key.partition("_")[2]
     return "loss" if metric == "test_loss" else metric
 
@@ -73,8 +72,6 @@ def requested(metrics: Iterable[str]) -> tuple[str, ...]:
 
     >>> requested(["average-loss", "train_loss"])
     ('train_loss', 'average_loss')
-
-    Raises: InvalidInput: no list of names, or an unknown one.
     """
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise InvalidInput(f"metrics must be a list of names among {', '.join(METRICS)}, got {metrics!r}.")
@@ -85,7 +82,6 @@ def requested(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_measured(metrics: Iterable[str], kind: str, task: str) -> None:
-    """Refuses the accuracy of a task that is no classification."""
     for name in metrics:
         if is_accuracy(name) and kind != "classification":
             raise InvalidInput(f"metric {name!r} needs a classifier, and task {task!r} is a regression; leave it out.")

@@ -232,7 +232,7 @@ def _accountable(
         return algorithm, privacy
     from .algorithms import registry
     from .algorithms.factorized import Solved, mf_dsgd
-    from .noise.causal import encoded_noise, is_encoder
+    from .noise.general import encoded_noise, is_encoder
 
     if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:
@@ -257,10 +257,10 @@ def _accountable(
         return mf_dsgd(dynamics, scheme, algorithm), dataclasses.replace(privacy, participation=None)
     assert privacy.record_shift  # refuses adjacency and clip_norm before anything is built
     noise_std = None
-    if registry.is_of_balls_in_bins(algorithm) and scheme.num_bins and target.get("epsilon") is not None:
+    if (bins := scheme.num_bins) and target.get("epsilon") is not None:
         from .privacy.sampled_exposures import noise_of_bins
 
-        noise_std = noise_of_bins(**target, bins=scheme.num_bins, adjacency=privacy.adjacency)  # type: ignore[arg-type]
+        noise_std = noise_of_bins(**target, bins=bins, adjacency=privacy.adjacency)  # type: ignore[arg-type]
     built = registry.build_tuned(algorithm, dynamics, scheme, noise_std=noise_std)
     return built, dataclasses.replace(privacy, participation=None)
 

@@ -30,7 +30,7 @@ from .privacy.losses import Losses, least_noise
 from .privacy.owners import Owners
 from .privacy.questions import Privacy, Target, budgets_by_pair
 from .progress import Progress
-from .storable import is_storable
+from .spec import is_storable
 from .trust import LDP, PNDP, AnyReceiver, TrustModel
 
 SHOWN_NODES, MAX_COALITIONS = 6, 60  # up to which a text computes the gain, and coalitions of a size are accounted

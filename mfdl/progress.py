@@ -43,10 +43,7 @@ Advance = Callable[..., None]
 
 
 class Silent:
-    """Reports nothing; the base class of those that do.
-
-    Attributes: counts: whether a total is used, so that it is worth computing.
-    """
+    """Reports nothing; the base class of those that do. counts: whether a total is used and worth computing."""
 
     counts = False
 
@@ -108,17 +105,14 @@ class Row:
         self.began = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it has lasted long enough to be shown."""
         return time.monotonic() - self.began >= SHOWN_AFTER
 
     def advance(self, done: float = 1, doing: str | None = None) -> None:
-        """See `Advance`."""
         self.done += done
         if doing is not None:
             self.doing = doing
 
     def amount(self) -> str:
-        """How much is done, in words."""
         if self.status_text:
             return self.status_text
         size, unit, digits = (1e6, " MB", 1) if self.unit == "bytes" else (1, "", 0)
@@ -174,7 +168,6 @@ class Screen:
         self.thread: threading.Thread | None = None
 
     def add(self, row: Row) -> None:
-        """Shows a row once it is old enough."""
         with self.lock:
             self.rows.append(row)
             if self.thread is None:
@@ -211,45 +204,30 @@ SCREEN = Screen()
 
 
 class _InTerminal:
-    """Rows by rich on stderr; gone at the end."""
+    """Rows by rich on stderr, in the order in which they began; gone at the end."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = [
-            TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[left]")
-        ]
+        texts = ("description", "fields[amount]", "fields[left]")
+        doing, amount, left = (TextColumn(f"{{task.{name}}}", markup=False) for name in texts)
+        columns = (doing, BarColumn(), amount, TimeElapsedColumn(), left, TimeRemainingColumn())
         self.tasks: dict[Row, TaskID] = {}
-        self.progress = Progress(
-            columns[0],
-            BarColumn(),
-            columns[1],
-            TimeElapsedColumn(),
-            columns[2],
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # else what is printed into a file would land on the terminal
-        )
+        to_terminal = sys.stdout.isatty()  # else what is printed into a file would land on the terminal
+        options: dict[str, Any] = {"auto_refresh": False, "transient": True, "redirect_stdout": to_terminal}
+        self.progress = Progress(*columns, console=Console(stderr=True), **options)
 
     def show(self, rows: list[Row]) -> None:
-        """Draws them in the order in which they began."""
         for row in [row for row in self.tasks if row not in rows]:
             self.progress.remove_task(self.tasks.pop(row))
         for row in rows:
             if row not in self.tasks:
                 self.tasks[row] = self.progress.add_task("", amount="", left="")
             # the total in each call: that of a row may be known only later
-            self.progress.update(
-                self.tasks[row],
-                total=row.total,
-                completed=row.done,
-                description=row.doing,
-                amount=row.amount(),
-                left="" if row.total is None else "left",
-            )
+            known: dict[str, Any] = {"total": row.total, "completed": row.done, "description": row.doing}
+            left = "" if row.total is None else "left"
+            self.progress.update(self.tasks[row], amount=row.amount(), left=left, **known)
         if self.tasks:
             self.draw()
 
@@ -261,7 +239,6 @@ class _InTerminal:
         self.progress.stop()
 
     def text(self) -> str:
-        """The rows without colours."""
         from rich.console import Console
 
         console = Console(file=io.StringIO(), width=100, force_terminal=False, force_jupyter=False)
@@ -289,13 +266,12 @@ class _InNotebook(_InTerminal):
 
 
 class _InLog:
-    """Output into a file: a line now and then, none is erased."""
+    """Output into a file: a line for all rows now and then, outer work first; none is erased."""
 
     def __init__(self) -> None:
         self.next = time.monotonic() + LOG_AFTER - SHOWN_AFTER
 
     def show(self, rows: list[Row]) -> None:
-        """A line for all rows, outer work first."""
         now = time.monotonic()
         if rows and now >= self.next:
             self.next = now + LOG_SECONDS
@@ -303,7 +279,7 @@ class _InLog:
             print(f"{work}, {now - rows[0].began:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
-        """Nothing is erased."""
+        pass
 
 
 @contextlib.contextmanager

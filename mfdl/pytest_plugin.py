@@ -5,8 +5,8 @@
         "Squares are at most nine times their root."
         return 9 * n, n * n  # claimed bound, truth
 
-Installed as a pytest plugin with the package; `pytest -m claim` runs the claims alone. A test fails when the verdict is
-not the expected one, with the smallest counterexample in words. Nothing else of the library is imported before that.
+`pytest -m claim` runs the claims alone. A test fails when the verdict is not the expected one, with the smallest
+counterexample in words. Nothing else of the library is imported before that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ MARK = "claim"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker."""
-    config.addinivalue_line(
-        "markers",
-        "claim(**strategies): the function returns (claimed bound, truth); a search tries to break it (mfdl.testing)",
-    )
+    text = "the function returns (claimed bound, truth); a search tries to break it (mfdl.testing)"
+    config.addinivalue_line("markers", f"claim(**strategies): {text}")
 
 
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> pytest.Item | None:
@@ -52,7 +49,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> pytest.Ite
 
 
 class ClaimItem(pytest.Item):
-    """Runs the search; fails where the verdict is not the expected one."""
+    """Searches with the claim's own number of examples, seed 0; fails where the verdict is not the expected one."""
 
     def __init__(self, *, claim: Claim, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -60,7 +57,6 @@ class ClaimItem(pytest.Item):
         self.add_marker(MARK)
 
     def runtest(self) -> None:
-        """Searches with the claim's own number of examples, seed 0."""
         from .testing import check_claim
 
         result = check_claim(self.claim)
@@ -68,5 +64,4 @@ class ClaimItem(pytest.Item):
             pytest.fail(f"{self.claim.statement}\n  expected: {self.claim.expect}\n  found: {result}", pytrace=False)
 
     def reportinfo(self) -> tuple[Any, int, str]:
-        """Where pytest shows the test."""
         return self.path, self.claim.function.__code__.co_firstlineno - 1, self.name

@@ -20,8 +20,7 @@ from . import check
 from .check import FloatArray
 from .errors import InvalidInput
 from .gossip import Gossip
-from .spec import Entry, Registry, parse
-from .storable import storable
+from .spec import Entry, Registry, parse, storable
 
 StepWeights: TypeAlias = Callable[[int], FloatArray]
 """A weight for each of T steps, shape (T,)."""
@@ -67,11 +66,10 @@ class ReleasedModel:
 
     @property
     def is_last(self) -> bool:
-        """The last models themselves."""
         return parse(self.model).name == "last" and not self.rounds_of_gossip
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
-        """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
+        """a_r, shape (num_steps,), their sum 1."""
         weights: StepWeights = MODELS.make(self.model)
         return weights(check.integer_at_least(1, num_steps=num_steps))
 
@@ -84,7 +82,6 @@ class ReleasedModel:
         return product
 
     def describe(self) -> str:
-        """In the words that it can be made of."""
         return self.model + (f"+{self.rounds_of_gossip}" if self.rounds_of_gossip else "")
 
 

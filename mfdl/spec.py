@@ -1,9 +1,10 @@
 """One way of naming things: a text `name:key=value,...`, and registries of the things that such a text can name.
 
-A function or a class is registered where it is defined, and `takes_fields_of` gives a function of a settings object the
-fields of that object as keywords. Its name is the kebab-case of its Python name; parameters with
-their types and defaults are read off its signature, its help off its docstring. `Registry.make` calls the thing that a
-text names. A text that names nothing is refused with the known names, keys or values and the nearest of them.
+`Given` is a text that stands for an object of the caller; `storable` marks the classes that files hold, by name.
+
+A function or a class is registered where it is defined. Its name is the kebab-case of its Python name; parameters with
+their types and defaults are read off its signature, its help off its docstring. A text that names nothing is refused
+with the known names, keys or values and the nearest of them.
 
 >>> shapes = Registry("shape")
 >>> @shapes.register(example="flat-box:width=3")
@@ -39,10 +40,7 @@ TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
 class Spec(NamedTuple):
-    """A text in its parts.
-
-    Attributes: name: before the first colon; settings: (key, value), the key None of a value that is given by position.
-    """
+    """A text in its parts: before the first colon; (key, value), the key None of a value that is given by position."""
 
     name: str
     settings: tuple[tuple[str | None, str], ...]
@@ -86,9 +84,7 @@ def kebab_case(name: str) -> str:
 class Parameter:
     """A parameter of something that has a name.
 
-    Attributes:
-        type: of a text's value: bool, int, float or str; None where no text can say it, as for an array.
-        required: it has no default.
+    Attributes: type: of a text's value: bool, int, float or str; None where no text can say it, as for an array.
     """
 
     name: str
@@ -108,11 +104,9 @@ class Parameter:
 
     @property
     def type_name(self) -> str:
-        """Of its type, in Python; empty where no text can say it."""
         return "" if self.type is None else self.type.__name__
 
     def read(self, text: str, where: str) -> bool | int | float | str:
-        """The value of a text. Raises: InvalidInput: it is of another type."""
         kind = self.type or str
         try:
             if kind is int and not re.fullmatch(rf"[+-]?[0-9_]{{1,{MAX_DIGITS}}}", text):
@@ -147,23 +141,20 @@ class Entry:
 
     @property
     def help(self) -> str:
-        """The first line of the docstring."""
         return (inspect.getdoc(self.build) or "").partition("\n")[0]
 
     @functools.cached_property
     def signature(self) -> Mapping[str, Parameter]:
-        """All parameters but those that the name decides."""
         parameters = inspect.signature(self.build).parameters.values()
         return {given.name: Parameter.of(given) for given in parameters if given.name not in self.fixed}
 
     @functools.cached_property
     def free(self) -> Mapping[str, Parameter]:
-        """The parameters that are left to whoever gives the name."""
+        """The parameters that the caller of the registry does not supply."""
         return {name: parameter for name, parameter in self.signature.items() if name not in self.supplied}
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The parameters that a text can set."""
         return {name: parameter for name, parameter in self.free.items() if parameter.type is not None}
 
     @property
@@ -182,10 +173,7 @@ class Entry:
     def arguments(
         self, settings: Iterable[tuple[str | None, str]] = (), given: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The settings of a text as arguments of `build`, beside those given in Python.
-
-        Raises: InvalidInput: a key that is unknown or set twice, a value of another type, too many values.
-        """
+        """The settings of a text as arguments of `build`, beside those given in Python."""
         where = f"{self.kind} {self.name}"
         arguments = dict(given or {})
         for key in arguments:
@@ -198,7 +186,7 @@ class Entry:
         return arguments
 
     def require_complete(self, arguments: Mapping[str, Any]) -> None:
-        """Raises: InvalidInput: a parameter that has no default is missing."""
+        """Refuses arguments without a parameter that has no default."""
         missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in arguments]
         if missing and self.by_position:
             raise self._miswritten(self.name)
@@ -275,10 +263,7 @@ class Registry(Mapping[str, Named], Generic[Named]):
         return self._registered
 
     def register(self, *, name: str | None = None, **facts: Any) -> Callable[[Registered], Registered]:
-        """Gives a function or class a name, by default the kebab-case of its own, and changes nothing about it.
-
-        Args: facts: further fields of its entry.
-        """
+        """Gives a function or class a name, default the kebab-case of its own; facts: further fields of its entry."""
 
         def registered(build: Registered) -> Registered:
             chosen = name or kebab_case(build.__name__)
@@ -299,13 +284,11 @@ class Registry(Mapping[str, Named], Generic[Named]):
         return len(self._entries)
 
     def entry(self, name: str) -> Named:
-        """The entry of a name. Raises: InvalidInput: an unknown one, with the nearest and all known ones."""
         if not isinstance(name, str) or name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]
 
     def read(self, text: str) -> tuple[Named, dict[str, Any]]:
-        """The entry that a text names, and the arguments that it sets."""
         named = parse(text)
         entry = self.entry(named.name)
         return entry, entry.arguments(named.settings)
@@ -313,10 +296,8 @@ class Registry(Mapping[str, Named], Generic[Named]):
     def make(self, text: str, *args: Any, given: Mapping[str, Any] | None = None, **supplied: Any) -> Any:
         """What a text names, made.
 
-        Args:
-            args: the first arguments of whatever it is.
-            given: arguments in Python, beside those of the text.
-            supplied: those of `Registry.supplied`; they go to what takes them.
+        Args: args: its first arguments; given: in Python, beside those of the text; supplied: those of
+            `Registry.supplied`, which go to what takes them.
         Raises: InvalidInput: an unknown name, an unknown, missing or repeated parameter, a value of another type.
         """
         named = parse(text)
@@ -336,7 +317,6 @@ def takes_fields_of(
 ) -> Callable[[Callable[[Config], Answer]], Callable[Fields, Answer]]:
     """Makes a function of a config callable with the config's fields; `help` and type checkers see them.
 
-    >>> import dataclasses
     >>> @dataclasses.dataclass(frozen=True)
     ... class Sum:
     ...     first: int
@@ -344,22 +324,19 @@ def takes_fields_of(
     >>> @takes_fields_of(Sum)
     ... def total(config):
     ...     return config.first + config.second
-    >>> total(1, second=4), total(1), str(inspect.signature(total))
-    (5, 3, "(first: 'int', second: 'int' = 2)")
+    >>> total(1, second=4), str(inspect.signature(total))
+    (5, "(first: 'int', second: 'int' = 2)")
     >>> total(1, seconds=4)
     Traceback (most recent call last):
     ...
     TypeError: total() got an unexpected keyword argument 'seconds'; did you mean 'second'? Known: first, second.
     """
-
     signature = inspect.signature(config)
 
     def of(function: Callable[[Config], Answer]) -> Callable[Fields, Answer]:
         @functools.wraps(function)
         def called(*args: Fields.args, **fields: Fields.kwargs) -> Answer:
-            bound_arguments(
-                function.__name__, signature, args, fields
-            )  # by the name that was called, not by the config's
+            bound_arguments(function.__name__, signature, args, fields)  # named as it was called, not as the config
             return function(config(*args, **fields))
 
         wrapper: Any = called
@@ -373,10 +350,7 @@ def takes_fields_of(
 def refusing(
     elsewhere: Mapping[str, str],
 ) -> Callable[[Callable[Fields, Answer]], Callable[Fields, Answer]]:
-    """Makes a function refuse keywords that other functions take, in words that name those; others as `bound` does.
-
-    Args: elsewhere: what to use instead, by keyword.
-    """
+    """Makes a function refuse keywords of other functions, in words that say what to use instead, by keyword."""
 
     def decorated(function: Callable[Fields, Answer]) -> Callable[Fields, Answer]:
         signature = inspect.signature(function)
@@ -401,10 +375,7 @@ def bound_arguments(
     named: Mapping[str, Any],
     elsewhere: Collection[str] = (),
 ) -> Mapping[str, Any]:
-    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one.
-
-    Args: elsewhere: keywords of other functions, which may be meant too.
-    """
+    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one."""
     try:
         return signature.bind(*args, **named).arguments
     except TypeError as error:
@@ -415,3 +386,111 @@ def bound_arguments(
             hint = did_you_mean(unknown, [*known, *elsewhere])
             message = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
         raise TypeError(f"{name}() {message}") from None
+
+
+PREFIX = "own:"
+Value = TypeVar("Value")
+
+
+class Given(str, Generic[Value]):
+    """The text own:LABEL:HASH of an object, and the object itself as `value`.
+
+    >>> given = Given.named("my task", "0123456789abcdef01", object())
+    >>> given, given.label
+    ('own:my-task:0123456789abcdef', 'my-task')
+    """
+
+    value: Value
+
+    def __new__(cls, text: str, value: Value) -> Given[Value]:
+        given = super().__new__(cls, text)
+        given.value = value
+        return given
+
+    @classmethod
+    def named(cls, label: str, content_hash: str, value: Value) -> Given[Value]:
+        """A text of a label, whose other characters than letters, digits and -+_ become hyphens, and a hash."""
+        return cls(f"{PREFIX}{re.sub(r'[^A-Za-z0-9+_]+', '-', label).strip('-')}:{content_hash[:16]}", value)
+
+    def __getnewargs__(self) -> tuple[str, Value]:  # type: ignore[override]  # pickled with the object
+        return str(self), self.value
+
+    @property
+    def label(self) -> str:
+        return label_of(self)
+
+
+def label_of(text: str) -> str:
+    """The label of an object's text; any other text as it is.
+
+    >>> label_of("own:my-task:0123456789abcdef"), label_of("mafalda")
+    ('my-task', 'mafalda')
+    """
+    return text.split(":")[1] if text.startswith(PREFIX) and text.count(":") > 1 else text
+
+
+def value_of(text: Any, option: str) -> Any:
+    """The object of a text, or what is given if it is none.
+
+    Raises: InvalidInput: the text of an object without the object, as it stands in a file.
+    """
+    if isinstance(text, Given):
+        return text.value
+    if isinstance(text, str) and text.startswith(PREFIX):
+        raise InvalidInput(
+            f"{option} {text!r} names an object that was given in Python, and files hold no objects: give the object "
+            f"again, mfdl.compare(..., {option}=...)."
+        )
+    return text
+
+
+Marked = TypeVar("Marked", bound=type)
+
+_CLASSES: dict[str, type] = {}
+_NAMES: dict[type, str] = {}
+
+
+def storable(kind: Marked) -> Marked:
+    """Class decorator: files hold objects of exactly this class, by its name; subclasses are marked themselves.
+
+    Stored is what `stored_fields()` returns, by default the fields of a dataclass that its constructor takes. The class
+    method `from_stored(**fields)`, by default the constructor, makes the object again and checks what it is given.
+    """
+    known = _CLASSES.setdefault(kind.__name__, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise TypeError(f"{kind.__name__} of {kind.__module__} cannot be stored beside that of {known.__module__}.")
+    _CLASSES[kind.__name__], _NAMES[kind] = kind, kind.__name__
+    return kind
+
+
+def stored_as(general: type) -> Callable[[Marked], Marked]:
+    """Class decorator: objects of exactly this class are stored, and come back, as those of a more general one."""
+
+    def mark(kind: Marked) -> Marked:
+        _NAMES[kind] = _NAMES[general]
+        return kind
+
+    return mark
+
+
+def is_storable(value: object) -> bool:
+    """Whether a file may hold the object itself; what it is made of may still be code."""
+    return type(value) in _NAMES
+
+
+def stored_parts(value: Any) -> tuple[str, Mapping[str, Any]]:
+    """The name of the class in files, and what of the object is stored."""
+    if hasattr(value, "stored_fields"):
+        return _NAMES[type(value)], value.stored_fields()
+    names = [field.name for field in dataclasses.fields(value) if field.init]
+    return _NAMES[type(value)], {name: getattr(value, name) for name in names}
+
+
+def from_parts(name: str, fields: Mapping[str, Any]) -> Any:
+    """The object of a class name and its stored fields. Raises: KeyError: no storable class."""
+    kind: Any = _CLASSES[name]
+    return getattr(kind, "from_stored", kind)(**fields)
+
+
+def storable_names() -> tuple[str, ...]:
+    return tuple(sorted(_CLASSES))

@@ -23,15 +23,12 @@ def register_mnist(monkeypatch, folder, images, labels, num_train):
     """
     contents = {}
     for part, rows in (("train", slice(0, num_train)), ("test", slice(num_train, None))):
-        for name, array in zip(data.registered_files.mnist_files(part), (images[rows], labels[rows]), strict=True):
+        for name, array in zip(data.mnist_files(part), (images[rows], labels[rows]), strict=True):
             contents[name] = idx(array)
     for name, content in contents.items():
-        file = dataclasses.replace(
-            data.registered_files.REGISTRY[name],
-            urls=("http://127.0.0.1:9/x",),
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
-        monkeypatch.setitem(data.registered_files.REGISTRY, name, file)
+        changes = {"urls": ("http://127.0.0.1:9/x",), "sha256": hashlib.sha256(content).hexdigest()}
+        file = dataclasses.replace(data.REGISTRY[name], **changes)
+        monkeypatch.setitem(data.REGISTRY, name, file)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     (folder / "mnist").mkdir()
 

@@ -1,11 +1,17 @@
 """Small learning problems for tests, and the slow ways to their gradients: one record at a time through autograd."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 from torch import nn
 
-from mfdl.training import tasks
-from mfdl.training.clip_rules import Automatic
+from mfdl import NoiseKey, PrivateNode
+from mfdl.training import seed_replay, tasks
+from mfdl.training.clipping import Automatic
+from mfdl.training.tasks import record_clipping
+
+torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 
 
 def mlp(inputs: int = 3, hidden: int = 4, outputs: int = 1) -> nn.Module:
@@ -29,17 +35,9 @@ def regression(num_records=40, num_nodes=4, *, build=mlp, loss=squared, data_see
 
 def classes(num_records=60, num_nodes=4, num_classes=3, **changes):
     """Records of 3 numbers with one of a few classes, in turn."""
-    given = {
-        "kind": "classification",
-        "loss": nn.functional.cross_entropy,
-        "targets": np.arange(num_records) % num_classes,
-        "test_targets": np.arange(11) % num_classes,
-    }
-
-    def build() -> nn.Module:
-        return nn.Linear(3, num_classes)
-
-    return regression(num_records, num_nodes, build=build, **(given | changes))
+    given = {"kind": "classification", "loss": nn.functional.cross_entropy}
+    given |= {"targets": np.arange(num_records) % num_classes, "test_targets": np.arange(11) % num_classes}
+    return regression(num_records, num_nodes, build=lambda: nn.Linear(3, num_classes), **(given | changes))
 
 
 def some_models(instance, seed=1, scale=0.3):
@@ -85,6 +83,28 @@ def slow_sums(instance, models, step, clip_norm):
         for gradient in slow_gradients(instance, models, step, u):
             sums[u] += clipped(gradient, clip_norm)
     return sums
+
+
+def row_of(module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(p for p in module.parameters() if p.requires_grad).detach().clone()
+
+
+def node_of(module, mechanism, *, optimizer=torch.optim.SGD, lr=1.0, **options):
+    """A node of a simulation, at which a gradient moves the module by its length."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    given = {"node": 0, "keys": NoiseKey.from_seed(0), "loss": squared, "batch_size": 1, "publish": False}
+    return PrivateNode(optimizer(trained, lr=lr), module, mechanism, **(given | options))
+
+
+def injecting(patch, noise):
+    """Makes runs inject these numbers, (steps, nodes, d)."""
+    patch.setattr(seed_replay, "noise_stream", lambda *_, slots: SimpleNamespace(step=noise.__getitem__))
+
+
+def factoring(patch):
+    """Makes small weights factored too, whatever they cost."""
+    patch.setattr(record_clipping, "FACTORED_FROM", -(2**30))
+    patch.setattr(record_clipping.Layer, "is_cheaper", True)
 
 
 def slow_means(instance, models, step, clip_norm):

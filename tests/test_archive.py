@@ -17,7 +17,7 @@ from vocabulary import dynamics_on, each, example, given, refuses, st
 import mfdl
 from mfdl import BallsInBins, Cyclic, InvalidInput, Mechanism, Run, algorithms, archive, factorization
 from mfdl.factorization.solutions import Solutions
-from mfdl.storable import storable, storable_names
+from mfdl.spec import storable, storable_names
 from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
 

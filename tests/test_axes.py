@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import given, refuses, st
 
-from mfdl.operators.structured import TimeNodeAxis
+from mfdl.operators import TimeNodeAxis
 
 AXES = st.builds(TimeNodeAxis, num_steps=st.integers(1, 6), num_nodes=st.integers(1, 6))
 

@@ -18,7 +18,7 @@ from vocabulary import each, refuses
 
 from mfdl import InvalidInput, data, progress
 from mfdl.commands.listing import app
-from mfdl.data.registered_files import DataFile
+from mfdl.data import DataFile
 
 CONTENT = b"1 2\n2 3\n" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -75,7 +75,7 @@ def register(monkeypatch, tmp_path):
 
     def replace(*urls: str, member: str | None = None, content: bytes | None = None) -> Path:
         file = DataFile("toy/file", urls or (NOWHERE,), SHA256, "a toy", len(CONTENT), archive_member=member)
-        monkeypatch.setattr(data.registered_files, "REGISTRY", {"toy/file": file})
+        monkeypatch.setattr(data, "REGISTRY", {"toy/file": file})
         path = tmp_path / "toy" / "file"
         if content is not None:
             path.parent.mkdir()
@@ -215,18 +215,18 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
 
 # The registry itself
 def test_the_registry_is_well_formed():
-    assert set(data.names()) == set(data.registered_files.REGISTRY) | {
-        data.registered_files.HOUSING,
-        data.registered_files.FEMNIST,
+    assert set(data.names()) == set(data.REGISTRY) | {
+        data.HOUSING,
+        data.FEMNIST,
     }
-    for name, file in data.registered_files.REGISTRY.items():
+    for name, file in data.REGISTRY.items():
         assert name == file.relative_path
         assert not Path(name).is_absolute()
         assert len(file.sha256) == 64
         assert int(file.sha256, 16) > 0
         assert file.size > 0
         assert all(url.startswith("https://") for url in file.urls)
-    assert data.registered_files.REGISTRY["facebook/414.edges"].archive_member == "facebook/414.edges"
+    assert data.REGISTRY["facebook/414.edges"].archive_member == "facebook/414.edges"
 
 
 def test_the_module_loads_nothing_heavy():
@@ -242,23 +242,23 @@ def real_data() -> Path:
     return Path(home)
 
 
-@pytest.mark.parametrize("name", data.registered_files.REGISTRY)
+@pytest.mark.parametrize("name", data.REGISTRY)
 def test_the_real_file_has_the_registered_checksum_and_size(name):
     if not (real_data() / name).is_file():
         pytest.skip(f"MFDL_DATA holds no {name}")
     path = data.fetch(name)
-    assert path.stat().st_size == data.registered_files.REGISTRY[name].size
+    assert path.stat().st_size == data.REGISTRY[name].size
 
 
 def test_california_housing_has_its_published_shape():
-    if not (real_data() / data.registered_files.HOUSING).is_file():
-        pytest.skip(f"MFDL_DATA holds no {data.registered_files.HOUSING}")
+    if not (real_data() / data.HOUSING).is_file():
+        pytest.skip(f"MFDL_DATA holds no {data.HOUSING}")
     features, targets, names = data.california_housing()
     assert (features.shape, targets.shape) == ((20640, 8), (20640,))
     assert features.dtype == targets.dtype == np.float64
     assert (len(names), names[0]) == (8, "MedInc")
     assert (targets.min(), targets.max()) == (0.14999, 5.00001)
-    assert data.fetch(data.registered_files.HOUSING) == real_data() / data.registered_files.HOUSING
+    assert data.fetch(data.HOUSING) == real_data() / data.HOUSING
 
 
 def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeypatch):
@@ -276,7 +276,7 @@ def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeyp
 
 def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
     (tmp_path / "sklearn").mkdir()
-    (tmp_path / data.registered_files.HOUSING).write_bytes(b"damaged")
+    (tmp_path / data.HOUSING).write_bytes(b"damaged")
     refuses(r"cal_housing_py3\.pkz cannot be read", data.california_housing, tmp_path)
 
 
@@ -286,9 +286,7 @@ def test_status_tells_absent_verified_and_wrong(register, tmp_path, content, pre
     register(content=content)
     first, *_, housing, femnist = data.status(tmp_path)
     assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
-    assert [row[:3] for row in (housing, femnist)] == [
-        (name, False, None) for name in (data.registered_files.HOUSING, data.registered_files.FEMNIST)
-    ]
+    assert [row[:3] for row in (housing, femnist)] == [(name, False, None) for name in (data.HOUSING, data.FEMNIST)]
 
 
 def test_the_command_lists_and_fetches(server, register, tmp_path):
@@ -312,7 +310,7 @@ def test_the_command_lists_and_fetches(server, register, tmp_path):
 def test_the_command_reports_failures_after_trying_every_file(server, monkeypatch, tmp_path):
     names = ("toy/bad", "toy/file")
     files = {name: DataFile(name, (server.url + name[3:],), SHA256, "a toy", len(CONTENT)) for name in names}
-    monkeypatch.setattr(data.registered_files, "REGISTRY", files)
+    monkeypatch.setattr(data, "REGISTRY", files)
     result = CliRunner().invoke(app, ["fetch", "toy", "--data-home", str(tmp_path), "--json"])
     assert isinstance(result.exception, InvalidInput)
     assert "could not fetch toy/bad" in str(result.exception)

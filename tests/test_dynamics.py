@@ -13,11 +13,10 @@ from mfdl.algorithms import noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.commands.account import AccountConfig, run_account
 from mfdl.commands.audit import AuditConfig
-from mfdl.dynamics import schedule
-from mfdl.dynamics.dynamics import MAX_RATE_RATIO
+from mfdl.dynamics import MAX_RATE_RATIO, schedule
 from mfdl.privacy import sensitivity_by_victim
-from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import view_grams
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config

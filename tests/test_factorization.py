@@ -44,10 +44,6 @@ SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 
 # Factorize
-def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
-    posed = problem(SMALL, Cyclic(2, 3), counted_models="message")
-    assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, counted_models="message").over_steps())
-    assert posed.classes.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_reference_optimum_of_florentine():

@@ -20,7 +20,7 @@ from vocabulary import given, refuses, st
 
 from mfdl import InvalidInput, graphs
 from mfdl.commands import main
-from mfdl.graph_formats import FORMATS
+from mfdl.graphs.file_links import FORMATS
 
 EXAMPLES = Path(os.environ.get("MFDL_DATA", "nowhere")).parent / "inputs"
 EXPECTED = json.loads((EXAMPLES / "expected.json").read_text()) if (EXAMPLES / "expected.json").is_file() else {}

@@ -8,7 +8,7 @@ from archives import edited
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, MinSeparation, UnsupportedMechanism
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
 from mfdl.commands import configs as command
@@ -159,11 +159,6 @@ def test_a_form_by_name_knows_its_own_parameters_alone():
 )
 def test_what_has_no_form_is_refused(ask, kind, says):
     refuses(says, ask, error=kind)
-
-
-def test_every_step_is_one_class():
-    patterns = spaced_patterns(EveryStep(6))
-    assert (patterns.uses, patterns.gap, patterns.num_steps) == (6, 1, 6)
 
 
 def test_command(capsys):

@@ -15,7 +15,7 @@ from mfdl import EveryStep, InvalidInput, TrustModel, UnsupportedMechanism
 from mfdl.algorithms import trust_optimal
 from mfdl.factorization import optimal_covariance, optimal_joint
 from mfdl.gossip import metropolis_hastings
-from mfdl.gossip.symmetries import vertex_symmetries
+from mfdl.gossip.matrix import vertex_symmetries
 from mfdl.testing.strategies import connected_graphs, linear_algorithms, trust_models
 from mfdl.trust import LDP, PNDP, AnyReceiver, Eavesdropper, SecureSum
 

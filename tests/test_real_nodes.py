@@ -92,10 +92,10 @@ def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_
 
 
 def test_the_first_frame_says_who_the_peer_is_and_the_others_must_agree():
-    hello = message(0, kind=HELLO)
-    assert received(hello + message(sequence=1), (HELLO, 0, 0), (MESSAGE, 5, 0), peer=None) == [b"numbers"] * 2
-    with pytest.raises(Refused, match="connection to node 3 says that node 1"):
-        received(hello + message(sequence=1, sender=1), (HELLO, 0, 0), (MESSAGE, 5, 0), peer=None)
+    hello, expected = message(0, kind=HELLO), [(HELLO, 0, 0), (MESSAGE, 5, 0)]
+    assert received(hello + message(sequence=1), *expected, peer=None) == [b"numbers"] * 2
+    frames, why = hello + message(sequence=1, sender=1), "connection to node 3 says that node 1"
+    refuses(why, received, frames, *expected, peer=None, error=Refused)
 
 
 def test_tensors_arrive_as_they_were():
@@ -122,7 +122,6 @@ def test_what_is_no_message_of_the_model_is_refused_in_words(body, words):
     refuses(f"node 3 sent .*{words}", frames.unpacked, body, MODEL, PEER, error=Refused)
 
 
-# ---- whole runs, four nodes in one process over loopback -------------------------------------------------------------
 class Killed(Exception):
     """Stands for SIGKILL in a test of one process: nothing after it is done."""
 
@@ -148,7 +147,7 @@ class KilledFolder(NodeFolder):
 
 
 def run(setting, root, *, kill=None, until=asyncio.ALL_COMPLETED, plant=lambda *_: None):
-    """Starts all nodes on the folders in root; the errors that they ended with. kill: (node, moment, step)."""
+    """Errors with which nodes ended that were started on the folders in root. kill: (node, moment, step)."""
     steps_of_keys.clear()  # as a new process
 
     async def all_nodes():
@@ -351,15 +350,12 @@ def test_a_second_process_of_a_node_is_refused(decor, tmp_path):
 
 def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
     node = Node(decor, 0, NodeFolder(tmp_path, decor.run_id))
-    for number in range(2):
-        channel = Channel(None, Writer(), run_id=decor.run_id, node=0, largest=64, patience=1.0, peer=1)
-        if number:
-            refuses("node 1, which is connected already", node._accept, channel, HELLO_OF_1, error=Refused)
-        else:
-            node._accept(channel, HELLO_OF_1)
+    options = {"run_id": decor.run_id, "node": 0, "largest": 64, "patience": 1.0, "peer": 1}
+    first, second = (Channel(None, Writer(), **options) for _ in range(2))
+    node._accept(first, HELLO_OF_1)
+    refuses("node 1, which is connected already", node._accept, second, HELLO_OF_1, error=Refused)
 
 
-# ---- what the records show -------------------------------------------------------------------------------------------
 def findings(setting, root):
     return auditing.audited(setting, auditing.recorded(setting, folders(setting, root)))
 
@@ -417,8 +413,7 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = json.loads((tmp_path / "audit.json").read_text())
-    assert loaded["starts"] == 2
-    assert not loaded["violated"]
+    assert (loaded["starts"], loaded["violated"]) == (2, False)
     assert loaded["difference"] < 1e-5
     assert loaded["mu_shown"] > 0.7 * loaded["mu_claimed"]
     assert "processes started 2 time(s)" in done.stdout

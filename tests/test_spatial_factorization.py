@@ -24,8 +24,8 @@ from mfdl import (
     trust,
 )
 from mfdl.factorization import optimal_covariance, optimal_pairwise
-from mfdl.factorization.groups import edge_groups, read_groups
 from mfdl.factorization.pairwise_covariance import PairwisePrice
+from mfdl.factorization.seeded_covariances import edge_groups, read_groups
 from mfdl.node_covariances import (
     algebraic_connectivity_after_deletion,
     decor_covariance,
@@ -321,11 +321,6 @@ def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(g
         for out in itertools.combinations(graph, q)
     )
     assert max(0.0, true) - 1e-12 <= connectivity <= max(0.0, true) + 1e-14
-
-
-def test_a_cut_vertex_leaves_no_connectivity():
-    assert algebraic_connectivity_after_deletion("path:n=5", 1) == 0
-    assert algebraic_connectivity_after_deletion("path:n=5", 0) == pytest.approx(2 - 2 * math.cos(math.pi / 5))
 
 
 def test_inverse_diagonal_against_the_dense_inverse(monkeypatch):

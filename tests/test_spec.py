@@ -18,7 +18,7 @@ from mfdl.participation import CyclicPoisson, MinSeparationSampling, OncePerEpoc
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
-from mfdl.training.clip_rules import CLIP_RULES
+from mfdl.training.clipping import CLIP_RULES
 from mfdl.training.step_rules import STEP_RULES
 from mfdl.training.tasks import TASKS
 

@@ -26,14 +26,9 @@ def png(image):
 
 def table_of(images, characters, writers):
     """The columns of flwrlabs/femnist."""
-    return pa.table(
-        {
-            "image": [{"bytes": png(image), "path": None} for image in images],
-            "writer_id": writers,
-            "hsf_id": np.zeros(len(writers), dtype=np.int64),
-            "character": np.asarray(characters, dtype=np.int64),
-        }
-    )
+    columns = {"image": [{"bytes": png(image), "path": None} for image in images], "writer_id": writers}
+    columns["hsf_id"] = np.zeros(len(writers), dtype=np.int64)
+    return pa.table(columns | {"character": np.asarray(characters, dtype=np.int64)})
 
 
 def put_femnist(data_home, num_writers=12, records_of_writer=20):

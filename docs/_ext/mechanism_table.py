@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from mfdl.algorithms.registry import MECHANISMS
-from mfdl.graph_formats import FORMATS
+from mfdl.graphs.file_links import FORMATS
 from mfdl_papers.facts import BIBLIOGRAPHY, bibliography
 
 NUMBER = re.compile(r"\b\d{4}\.\d{5}\b")

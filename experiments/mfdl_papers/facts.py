@@ -16,7 +16,7 @@ from typing import Any
 
 from mfdl.errors import unknown_name
 from mfdl.extensions import Citation
-from mfdl.runs.option_files import read_toml
+from mfdl.runs.option_files import OptionFile
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
@@ -69,7 +69,7 @@ class Fact:
 
 
 def toml_table(paper: str, kind: str) -> dict[str, Any]:
-    return read_toml(Path(__file__).parent / paper / f"{kind}.toml")
+    return OptionFile(Path(__file__).parent / paper / f"{kind}.toml").content
 
 
 @functools.cache

@@ -13,9 +13,9 @@ import typer
 from mfdl import errors, files
 from mfdl.commands import terminal
 from mfdl.commands.terminal import Answer, command
-from mfdl.errors import InvalidInput
+from mfdl.errors import InvalidInput, require_known
 from mfdl.progress import Progress, reporter
-from mfdl.runs.options import Config, Jobs, Option, require_member
+from mfdl.runs.options import Config, Jobs, Option
 
 from . import figures
 from .facts import markdown_head, markdown_row
@@ -49,7 +49,7 @@ class ClaimsConfig(Config):
         super().__post_init__()
         known = _known()
         for name in self.only:
-            require_member("claim", name, known)
+            require_known("claim", name, known)
 
 
 def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators.structured import Map
-from ..participation import Participation, PatternSet
+from ..operators import Map
+from ..participation import Participation
 from ..spec import bound_arguments as bound
 from .round import Round
 
@@ -78,18 +78,6 @@ def solved_by(
         return called
 
     return decorated
-
-
-def require_bins(name: str, participation: Participation, otherwise: str) -> PatternSet:
-    """The patterns of which each record draws one, for a mechanism that is for balls-in-bins.
-
-    Raises: UnsupportedMechanism: another participation.
-    """
-    if participation.num_bins is not None:
-        return participation.public.patterns_of_record()
-    raise UnsupportedMechanism(
-        f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {participation.describe()}; take {otherwise}."
-    )
 
 
 def require_rounds(rounds: Any) -> None:

@@ -17,14 +17,12 @@ import scipy.sparse as sp
 
 from .. import check
 from ..check import FloatArray
-from ..entries import to_dense
 from ..errors import UnsupportedMechanism
-from ..noise.causal import require_joint_size
 from ..objective import ErrorWeights, NoiseObjective, Probes
 from ..objective.error_weights import ALL_MODELS
 from ..objective.estimated_grams import Estimate
 from ..objective.spectra import MAX_DENSE
-from ..operators.structured import Map
+from ..operators import Map
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 
@@ -82,50 +80,11 @@ def noise_error(
     counted, rate = first, 1.0
     if not algorithm.noise_on_messages:
         rate = float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0])
-    if not noise.fresh or noise.causal is None:
-        effects = noise.rmatmat(effects_of_noise(algorithm, counted).T)
+    if (factor := noise.step_factor) is None:
+        effects = noise.rmatmat(algorithm.effects_of_noise(counted).T)
         return Estimate(float(np.square(effects).sum()) / rate**2, 0.0)
-    total = (_by_recursion if counted.released is None else _released_error)(algorithm, noise.causal.mixing, counted)
+    total = (_by_recursion if counted.released is None else _released_error)(algorithm, factor, counted)
     return Estimate(total / rate**2, 0.0)
-
-
-def error_gram(algorithm: LinearAlgorithm, weights: ErrorWeights, counted_models: str) -> FloatArray:
-    """H of any noise on gradients, for any recursion, at a first learning rate of 1: (T n, T n), time-major.
-
-    Raises: UnsupportedMechanism: noise that enters elsewhere, a curvature of the loss; see `effects_of_noise`.
-    """
-    if not algorithm.noise_enters_with_gradients:
-        raise UnsupportedMechanism(
-            f"an encoder is factorized for noise that enters with gradients, and that of {algorithm.name!r} enters "
-            "elsewhere."
-        )
-    if weights.curvature is not None:
-        raise UnsupportedMechanism("a curvature is covered for mfdl.Dynamics, not for an algorithm; leave it out.")
-    T, total = algorithm.num_steps, np.zeros((1, 1))
-    for factor, counted in NoiseObjective(algorithm.dynamics, T, weights, counted_models).kinds:
-        effects = effects_of_noise(algorithm, counted)
-        total = total + factor * effects.T @ effects
-    return total / float(algorithm.dynamics.learning_rates(T)[0]) ** 2
-
-
-def effects_of_noise(algorithm: LinearAlgorithm, counted: NoiseObjective) -> FloatArray:
-    """Effects of injected noise on the counted models, times the roots of their weights: (rows, T slots).
-
-    Raises: UnsupportedMechanism: messages count, or T n above MAX_JOINT_SIZE.
-    """
-    T, n = algorithm.num_steps, algorithm.num_nodes
-    require_joint_size(T, n, "take mfdl.Dynamics, whose error has closed forms")
-    if not counted.after_averaging:
-        raise UnsupportedMechanism("messages of a recursion that is not plain gossip do not count; post-average does.")
-    rows = counted.weights.node_factor(n)
-    if counted.released is not None:
-        releasing = algorithm.releasing(counted.released)
-        rows = rows if releasing.released_by_gossip is None else rows @ releasing.released_by_gossip
-        return np.asarray(releasing.released_from_injected_noise.rmatmat(rows.T.toarray())).T
-    later = [to_dense(algorithm.models_from_injected_noise(final=final)) for final in (False, True)]
-    models = np.concatenate(later)[n:].reshape(T, n, -1)
-    weighted = np.sqrt(counted.step_weights)[:, None, None] * np.stack([rows @ model for model in models])
-    return np.asarray(weighted.reshape(-1, weighted.shape[2]))
 
 
 def counted_rows(algorithm: LinearAlgorithm, weights: ErrorWeights = ALL_MODELS) -> FloatArray:
@@ -141,7 +100,7 @@ def counted_rows(algorithm: LinearAlgorithm, weights: ErrorWeights = ALL_MODELS)
             f"the map from noise to models of {algorithm.name!r} has {T * n:,} rows and {entries:,} entries, at most "
             f"{MAX_ROW_ENTRIES:,} are formed; take fewer nodes, steps or rounds."
         )
-    return effects_of_noise(algorithm, NoiseObjective(algorithm.dynamics, T, weights))
+    return algorithm.effects_of_noise(NoiseObjective(algorithm.dynamics, T, weights))
 
 
 def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, counted: NoiseObjective) -> float:

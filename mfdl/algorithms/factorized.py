@@ -27,11 +27,11 @@ from ..factorization.nodes import NodeFactorizations
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..factorization.temporal import PREFIX_SUM_TOLERANCE
-from ..noise.causal import encoded_noise
+from ..noise.general import encoded_noise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, require_bins, solved_by
+from .checks import builder, solved_by
 from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS
@@ -239,7 +239,7 @@ def mafalda_bins(
     Cost: that of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
-    known = require_bins("mafalda-bins", participation, "mafalda")
+    known = participation.patterns_of_bins("mafalda-bins", "mafalda")
     solved = factorize_balls_in_bins(dynamics, known.uses, known.gap, noise_std, weights=weights, progress=progress)
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 

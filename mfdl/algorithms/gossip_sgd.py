@@ -13,8 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from .. import matrices
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import POWERS, PlainRounds
+from ..dynamics import POWERS, Dynamics, PlainRounds
 from ..errors import require_known
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise

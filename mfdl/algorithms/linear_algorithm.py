@@ -21,31 +21,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator
 
-from .. import check, matrices
+from .. import check, matrices, objective
 from ..check import FloatArray
 from ..display import Shown
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import PlainRounds
-from ..errors import InvalidInput
+from ..dynamics import Dynamics, PlainRounds
+from ..entries import to_dense
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import NoiseOperator
+from ..noise.general import require_joint_size
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
-from ..operators import OutputRecursion
-from ..operators.structured import StateRecursion, TimeNodeAxis, WeightedStates
+from ..operators import WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
-from ..storable import storable
+from ..spec import storable
 from . import checks
-from .round import Round, Source, digests, distinct, map_digest, with_input_scale
+from .round import LinearRecursion, Round, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 
 if TYPE_CHECKING:
@@ -61,13 +60,12 @@ if TYPE_CHECKING:
         Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization | LocalCovariances
     )
 
-Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
 
 
 @storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class LinearAlgorithm(Shown):
+class LinearAlgorithm(LinearRecursion, Shown):
     """One algorithm on one graph for a number of steps.
 
     Attributes:
@@ -175,17 +173,7 @@ class LinearAlgorithm(Shown):
         return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
-        return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise_in_words}"
-
-    @property
-    def noise_in_words(self) -> str:
-        """Description of the correlation of its noise."""
-        if self.noise.is_zero:
-            return "no noise"
-        over_time = "fresh at every step" if self.noise.fresh else "correlated over time"
-        alone = self.noise.local or bool((np.asarray(self.holders.sum(axis=1)) == 1).all())
-        over_nodes = "each node its own" if alone else "shared by nodes"
-        return f"noise {over_time}, {over_nodes}"
+        return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise.describe()}"
 
     def _rows(self) -> list[tuple[str, str]]:
         certified = [] if self.factorization is None else [("factorization", repr(self.factorization))]
@@ -196,7 +184,7 @@ class LinearAlgorithm(Shown):
                 f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each",
             ),
             ("participation", self.participation.describe()),
-            ("noise", self.noise_in_words),
+            ("noise", self.noise.describe()),
             *([] if self.released.is_last else [("released", self.released.describe())]),
             *certified,
         ]
@@ -204,21 +192,6 @@ class LinearAlgorithm(Shown):
     def _figure(self) -> Figure | None:
         few = self.num_nodes * self.num_steps <= SHOWN_SIZE
         return self.workload().plot() if few else None
-
-    @property
-    def sent(self) -> NDArray[np.bool_]:
-        """`transmitted` for each round, shape (rounds, messages per round), read-only."""
-        return np.broadcast_to(self.transmitted, (len(self.rounds), self.messages_per_round))
-
-    @cached_property
-    def noise_enters_with_gradients(self) -> bool:
-        """Whether injected noise enters exactly where gradients do, in every round, one slot per node.
-
-        Then every view is a function of the injected sums G + N Z and of public start models.
-        """
-        return self.noise.slots_per_step == self.num_nodes and all(
-            kind.noise_enters_with_gradients for kind in self.kinds
-        )
 
     @cached_property
     def is_plain(self) -> bool:
@@ -257,11 +230,6 @@ class LinearAlgorithm(Shown):
         return copy.known_plain() if self.is_plain else copy
 
     @cached_property
-    def holders(self) -> sp.csr_array:
-        """Nodes that know each part of the noise, its sender among them: bool csr (parts per step, n)."""
-        return sp.csr_array(self.noise.holders(), dtype=bool)
-
-    @cached_property
     def sent_flow(self) -> Flow:
         """Quantities that follow exactly from all sent messages, and nothing else."""
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
@@ -286,73 +254,6 @@ class LinearAlgorithm(Shown):
     @property
     def labels(self) -> tuple[Hashable, ...]:
         return self.dynamics.gossip.labels
-
-    @property
-    def num_nodes(self) -> int:
-        return self.dynamics.num_nodes
-
-    @cached_property
-    def num_steps(self) -> int:
-        """T, the number of gradient steps."""
-        return max(self.step_of_round) + 1
-
-    @property
-    def messages_per_round(self) -> int:
-        """Message rows of one round."""
-        return self.message_sender.size
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Rows and columns of the maps, by the words of `round.SHAPES`."""
-        return {
-            "messages": self.messages_per_round,
-            "state": self.model_from_state.shape[1],
-            "nodes": self.num_nodes,
-            "injection slots": self.noise.slots_per_step,
-        }
-
-    @property
-    def axis(self) -> TimeNodeAxis:
-        """Index of the gradient rows: time x nodes."""
-        return TimeNodeAxis(self.num_steps, self.num_nodes)
-
-    def _recursion(self, form: Callable[..., Made], source: Source, **options: Any) -> Made:
-        maps, sizes = [kind.driven_by(source) for kind in self.kinds], self.sizes
-        return form(
-            [maps[kind] for kind in self.kind_of_round],
-            input_size=sizes["nodes" if source == "gradient" else "injection slots"],
-            out_size=sizes["messages"],
-            state_size=sizes["state"],
-            input_of_step=self.step_of_round,
-            **options,
-        )
-
-    @cached_property
-    def messages_from_gradients(self) -> OutputRecursion:
-        """All message rows <- G: shape (rounds * messages, T * n); rows time-major."""
-        return self._recursion(OutputRecursion, "gradient")
-
-    @cached_property
-    def messages_from_injected_noise(self) -> OutputRecursion:
-        """All message rows <- injected noise."""
-        return self._recursion(OutputRecursion, "noise")
-
-    @property
-    def messages_from_noise(self) -> LinearOperator:
-        """All message rows <- Z: shape (rounds * messages, columns of N)."""
-        return self.messages_from_injected_noise @ self.noise
-
-    def models_from_gradients(self, *, final: bool = False) -> StateRecursion:
-        """The models at which gradients are taken (steps 0..T-1), or the final ones, <- G; start models removed."""
-        return self._recursion(StateRecursion, "gradient", model_from_state=self.model_from_state, final=final)
-
-    def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
-        """The same models <- injected noise."""
-        return self._recursion(StateRecursion, "noise", model_from_state=self.model_from_state, final=final)
-
-    def models_from_noise(self, *, final: bool = False) -> LinearOperator:
-        """The same models <- Z."""
-        return self.models_from_injected_noise(final=final) @ self.noise
 
     def releasing(self, released: ReleasedModel | str) -> LinearAlgorithm:
         """The same algorithm with another model evaluated and published: "last", "average:48", or a `ReleasedModel`.
@@ -419,10 +320,43 @@ class LinearAlgorithm(Shown):
         return Workload(self, rows)
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
-        """H of noise on gradients over time x nodes, see `error_in_models.error_gram`: what `factorize` minimises."""
-        from .error_in_models import error_gram
+        """H of any noise on gradients, for any recursion, at a first learning rate of 1: (T n, T n), time-major.
 
-        return error_gram(self, weights, counted_models)
+        Raises: UnsupportedMechanism: noise that enters elsewhere, a curvature of the loss; see `effects_of_noise`.
+        """
+        if not self.noise_enters_with_gradients:
+            raise UnsupportedMechanism(
+                f"an encoder is factorized for noise that enters with gradients, and that of {self.name!r} enters "
+                "elsewhere."
+            )
+        if weights.curvature is not None:
+            raise UnsupportedMechanism("a curvature is covered for mfdl.Dynamics, not for an algorithm; leave it out.")
+        total = np.zeros((1, 1))
+        for factor, counted in objective.NoiseObjective(self.dynamics, self.num_steps, weights, counted_models).kinds:
+            effects = self.effects_of_noise(counted)
+            total = total + factor * effects.T @ effects
+        return total / float(self.dynamics.learning_rates(self.num_steps)[0]) ** 2
+
+    def effects_of_noise(self, counted: objective.NoiseObjective) -> FloatArray:
+        """Effects of injected noise on the counted models, times the roots of their weights: (rows, T slots).
+
+        Raises: UnsupportedMechanism: messages count, or T n above MAX_JOINT_SIZE.
+        """
+        T, n = self.num_steps, self.num_nodes
+        require_joint_size(T, n, "take mfdl.Dynamics, whose error has closed forms")
+        if not counted.after_averaging:
+            raise UnsupportedMechanism(
+                "messages of a recursion that is not plain gossip do not count; post-average does."
+            )
+        rows = counted.weights.node_factor(n)
+        if counted.released is not None:
+            releasing = self.releasing(counted.released)
+            rows = rows if releasing.released_by_gossip is None else rows @ releasing.released_by_gossip
+            return np.asarray(releasing.released_from_injected_noise.rmatmat(rows.T.toarray())).T
+        later = [to_dense(self.models_from_injected_noise(final=final)) for final in (False, True)]
+        models = np.concatenate(later)[n:].reshape(T, n, -1)
+        weighted = np.sqrt(counted.step_weights)[:, None, None] * np.stack([rows @ model for model in models])
+        return np.asarray(weighted.reshape(-1, weighted.shape[2]))
 
     def with_divisors(self, divisors: ArrayLike) -> LinearAlgorithm:
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.

@@ -23,7 +23,7 @@ from ..dynamics import Dynamics
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.trust_noise import AttackerView, optimal_local_noise
-from ..gossip.symmetries import vertex_symmetries
+from ..gossip.matrix import vertex_symmetries
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS

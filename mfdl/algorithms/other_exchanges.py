@@ -38,7 +38,7 @@ from ..gossip import GossipMatrix
 from ..gossip.changing import Present, checked_walk, presence, token_passing
 from ..gossip.directed import PushSum
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
-from ..operators.structured import Map
+from ..operators import Map
 from ..participation import Participation
 from .checks import builder
 from .gossip_sgd import decentralized, receivers

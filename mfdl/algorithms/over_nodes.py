@@ -26,15 +26,14 @@ from ..factorization import (
     optimal_pairwise,
     optimal_per_mode,
 )
-from ..factorization.groups import checked_groups
-from ..factorization.seeded_covariances import SpatialFactorization, default_tolerance
+from ..factorization.seeded_covariances import SpatialFactorization, checked_groups, default_tolerance
 from ..factorization.setting import USUAL_TOLERANCE
 from ..factorization.spatio_temporal import PER_MODE_TOLERANCE, SpatioTemporalFactorization
 from ..noise import SpatioTemporalNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, require_bins, solved_by
+from .checks import builder, solved_by
 from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS, SHARED
@@ -332,7 +331,7 @@ def kronecker_bins(
     Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
-    known = require_bins("kronecker-bins", participation, "kronecker")
+    known = participation.patterns_of_bins("kronecker-bins", "kronecker")
     space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)
     factor, holders = space.factor()
     shared: dict[str, Any] = {"weights": weights, "progress": progress}

@@ -15,10 +15,9 @@ from ..errors import InvalidInput, unknown_name
 from ..factorization import load
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
-from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
-from ..participation import Participation
-from ..spec import Parameter, setting
+from ..participation import BallsInBins, Participation
+from ..spec import PREFIX, Parameter, setting, value_of
 from . import over_nodes
 from .checks import builder
 from .factorized import mf_dsgd
@@ -27,7 +26,7 @@ from .mechanism_names import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, Mechan
 
 FILE_PREFIX = "file:"
 OUTSIDE = (FILE_PREFIX, PREFIX)
-"""Beginnings of the names of what no entry of the registry has: files, and objects of the caller (`mfdl.given`)."""
+"""Beginnings of the names of what no entry of the registry has: files, objects of the caller (`spec.Given`)."""
 WEIGHTS_MARK = "@"
 
 
@@ -59,6 +58,11 @@ def find_entry(name: str) -> MechanismEntry | None:
 def is_of_balls_in_bins(name: str) -> bool:
     """Whether a mechanism is for balls-in-bins alone and for a target."""
     return split(name)[0] in OF_BALLS_IN_BINS
+
+
+def serves(name: str, scheme: str) -> bool:
+    """Whether a mechanism can be built for the participation of that name, e.g. "cyclic"."""
+    return scheme == BallsInBins.scheme or not is_of_balls_in_bins(name)
 
 
 def settable_parameters(name: str) -> Mapping[str, Parameter]:

@@ -1,4 +1,4 @@
-"""Round: one exchange of messages, as sparse maps between state, gradients, injected noise and messages.
+"""Rounds: exchanges of messages, as sparse maps between state, gradients, injected noise and messages; their recursion.
 
 With s the state, g the gradients of the step and e = (N Z)_t its injected noise:
 
@@ -12,19 +12,24 @@ import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from .. import matrices
 from ..check import FloatArray
 from ..display import short_repr
+from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..operators.structured import Map, RecursionMaps
-from ..storable import storable
+from ..noise import NoiseOperator
+from ..operators import Map, OutputRecursion, RecursionMaps, StateRecursion, TimeNodeAxis
+from ..spec import storable
 
+Made = TypeVar("Made")
 Source: TypeAlias = Literal["gradient", "noise"]
 """What enters a round."""
 
@@ -132,6 +137,109 @@ class Round:
         if source == "gradient":
             return self.message_from_gradient, self.state_from_gradient
         return self.message_from_noise, self.state_from_noise
+
+
+class LinearRecursion:
+    """Rounds in their order, and the operators that follow from their maps. Attributes: those of `LinearAlgorithm`."""
+
+    name: str
+    dynamics: Dynamics
+    rounds: tuple[Round, ...]
+    noise: NoiseOperator
+    model_from_state: sp.csr_array
+    message_sender: NDArray[np.intp]
+    step_of_round: tuple[int, ...]
+    transmitted: NDArray[np.bool_]
+    state_from_start: sp.csr_array | None
+    kinds: tuple[Round, ...]
+    kind_of_round: NDArray[np.intp]
+
+    @property
+    def sent(self) -> NDArray[np.bool_]:
+        """`transmitted` for each round, shape (rounds, messages per round), read-only."""
+        return np.broadcast_to(self.transmitted, (len(self.rounds), self.messages_per_round))
+
+    @cached_property
+    def noise_enters_with_gradients(self) -> bool:
+        """Whether injected noise enters exactly where gradients do, in every round, one slot per node.
+
+        Then every view is a function of the injected sums G + N Z and of public start models.
+        """
+        return self.noise.slots_per_step == self.num_nodes and all(
+            kind.noise_enters_with_gradients for kind in self.kinds
+        )
+
+    @cached_property
+    def holders(self) -> sp.csr_array:
+        """Nodes that know each part of the noise, its sender among them: bool csr (parts per step, n)."""
+        return sp.csr_array(self.noise.holders(), dtype=bool)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.dynamics.num_nodes
+
+    @cached_property
+    def num_steps(self) -> int:
+        """T, the number of gradient steps."""
+        return max(self.step_of_round) + 1
+
+    @property
+    def messages_per_round(self) -> int:
+        """Message rows of one round."""
+        return self.message_sender.size
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows and columns of the maps, by the words of `round.SHAPES`."""
+        return {
+            "messages": self.messages_per_round,
+            "state": self.model_from_state.shape[1],
+            "nodes": self.num_nodes,
+            "injection slots": self.noise.slots_per_step,
+        }
+
+    @property
+    def axis(self) -> TimeNodeAxis:
+        """Index of the gradient rows: time x nodes."""
+        return TimeNodeAxis(self.num_steps, self.num_nodes)
+
+    def _recursion(self, form: Callable[..., Made], source: Source, **options: Any) -> Made:
+        maps, sizes = [kind.driven_by(source) for kind in self.kinds], self.sizes
+        return form(
+            [maps[kind] for kind in self.kind_of_round],
+            input_size=sizes["nodes" if source == "gradient" else "injection slots"],
+            out_size=sizes["messages"],
+            state_size=sizes["state"],
+            input_of_step=self.step_of_round,
+            **options,
+        )
+
+    @cached_property
+    def messages_from_gradients(self) -> OutputRecursion:
+        """All message rows <- G: shape (rounds * messages, T * n); rows time-major."""
+        return self._recursion(OutputRecursion, "gradient")
+
+    @cached_property
+    def messages_from_injected_noise(self) -> OutputRecursion:
+        """All message rows <- injected noise."""
+        return self._recursion(OutputRecursion, "noise")
+
+    @property
+    def messages_from_noise(self) -> LinearOperator:
+        """All message rows <- Z: shape (rounds * messages, columns of N)."""
+        return self.messages_from_injected_noise @ self.noise
+
+    def models_from_gradients(self, *, final: bool = False) -> StateRecursion:
+        """The models at which gradients are taken (steps 0..T-1), or the final ones, <- G; start models removed."""
+        return self._recursion(StateRecursion, "gradient", model_from_state=self.model_from_state, final=final)
+
+    def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
+        """The same models <- injected noise."""
+        return self._recursion(StateRecursion, "noise", model_from_state=self.model_from_state, final=final)
+
+    def models_from_noise(self, *, final: bool = False) -> LinearOperator:
+        """The same models <- Z."""
+        return self.models_from_injected_noise(final=final) @ self.noise
 
 
 def with_input_scale(rounds: Iterable[Round], gradients: FloatArray, noise: FloatArray | None) -> list[Round]:

@@ -36,15 +36,12 @@ from .. import matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
-from ..operators import Kronecker, OutputRecursion, StructuredOperator
-from ..operators.structured import Map, RecursionMaps, Selection, TimeNodeAxis
-from .round import MAPS, SHAPES
+from ..operators import Kronecker, Map, OutputRecursion, RecursionMaps, Selection, StructuredOperator, TimeNodeAxis
+from .round import MAPS, SHAPES, LinearRecursion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .linear_algorithm import LinearAlgorithm
 
 
 Rows: TypeAlias = Literal["messages", "models"]
@@ -121,7 +118,7 @@ class Workload:
     G stacks sums of gradients, so divisors are in A, as signs and learning rates are.
     """
 
-    algorithm: LinearAlgorithm
+    algorithm: LinearRecursion
     rows: Rows = "messages"
 
     def __post_init__(self) -> None:
@@ -251,7 +248,7 @@ class Workload:
         if not algorithm.noise_enters_with_gradients:
             return None
         if joint is not None:
-            return Matrix(aslinearoperator(joint.encoder.array), "block lower triangular", *blocks)
+            return Matrix(aslinearoperator(joint.array), "block lower triangular", *blocks)
         if causal is None or causal.is_zero:
             return None
         back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK_TOLERANCE)
@@ -356,7 +353,7 @@ class Flow:
     hidden_messages: Mask
 
 
-def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_noise: Mask) -> Flow:
+def flow(algorithm: LinearRecursion, seen: Mask, known_gradients: Mask, known_noise: Mask) -> Flow:
     """Follows what is known from round to round.
 
     Args: seen: bool (rounds, messages); known_gradients: (T, n); known_noise: (T, parts per step).
@@ -383,7 +380,7 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     return Flow(models, final, injections, hidden_states, hidden_messages)
 
 
-def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
+def separates_private_noise(algorithm: LinearRecursion) -> bool:
     """Whether, with all that is sent seen, a node's private noise says nothing of any other node.
 
     Then what hides a node is the same for one who knows all other noise, and one view serves every victim. Private is
@@ -447,10 +444,10 @@ class _Patterns:
             known = more
 
 
-_PATTERNS: WeakKeyDictionary[LinearAlgorithm, tuple[list[_Patterns], NDArray[np.intp]]] = WeakKeyDictionary()
+_PATTERNS: WeakKeyDictionary[LinearRecursion, tuple[list[_Patterns], NDArray[np.intp]]] = WeakKeyDictionary()
 
 
-def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.intp]]:
+def _patterns(algorithm: LinearRecursion) -> tuple[list[_Patterns], NDArray[np.intp]]:
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
     if algorithm in _PATTERNS:
         return _PATTERNS[algorithm]

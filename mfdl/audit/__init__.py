@@ -1,25 +1,16 @@
 """Audits: the privacy that runs show, against the privacy that is claimed."""
 
 from .audit_cells import audit_matrix
-from .audit_results import AuditResult
-from .audited_claims import AuditSettings
+from .audited_claims import AuditResult, AuditSettings
 from .auditing import audit
 from .observation import AuditedSystem, OneRunSystem, Training
 from .one_run import OneRunSettings, audit_one_run
 from .reconstruction import reconstruct
 
 __all__ = [
-    "AuditResult",
-    "AuditSettings",
-    "AuditedSystem",
-    "OneRunSettings",
-    "OneRunSystem",
-    "Training",
-    "audit",
-    "audit_matrix",
-    "audit_one_run",
-    "reconstruct",
-]
+    "AuditResult", "AuditSettings", "AuditedSystem", "OneRunSettings", "OneRunSystem", "Training", "audit",
+    "audit_matrix", "audit_one_run", "reconstruct",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

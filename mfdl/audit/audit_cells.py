@@ -1,8 +1,6 @@
 """audit_matrix: claimed against audited privacy, mechanism by trust model, at one level for all cells together.
 
-In: algorithms and trust models by name. Out: a cell for each pair, with an audit, or with the reason why nothing is
-claimed there; as plain rows, as files and as a picture. A mechanism can have a second row with a planted bug: bins are
-public, or noise is halved.
+A mechanism can have a second row with a planted bug: bins are public, or noise is halved.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from ..privacy import gaussian
 from ..privacy.questions import Target
 from ..progress import Progress, reporter
 from ..trust import TrustModel
-from .audit_results import AuditResult
-from .audited_claims import AuditSettings
+from .audited_claims import AuditResult, AuditSettings
 from .auditing import AuditPlan
 from .one_run import OneRunPlan, OneRunResult, OneRunSettings
 
@@ -45,10 +42,7 @@ REFUTED = "#d55e00"
 
 @dataclasses.dataclass(frozen=True)
 class AuditCell:
-    """One mechanism under one trust model: its audit, or None and why there is none.
-
-    Attributes: planted: a bug in words, for which the claim must fall; `mechanism` says it too. Empty: no bug.
-    """
+    """One mechanism under one trust model: its audit, or None and why; a claim with a planted bug must fall."""
 
     __repr__ = short_repr
 
@@ -59,7 +53,7 @@ class AuditCell:
     planted: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Plain values under COLUMNS, of one victim's worst canary; empty where there is no audit, or no mu."""
+        """Plain values under COLUMNS, of the worst canary; empty where there is no audit, or no mu."""
         row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
         row |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why, "planted": self.planted}
         if self.result is not None:
@@ -89,18 +83,9 @@ class AuditMatrix:
         return [cell for cell in self.cells if cell.planted and cell.result is not None and not cell.result.violated]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "level": self.level,
-            "violations": len(self.violations),
-            "cells": [
-                {
-                    **{name: getattr(c, name) for name in ("mechanism", "trust", "why", "planted")},
-                    "audit": c.result and c.result.to_dict(),
-                }
-                for c in self.cells
-            ],
-        }
+        fields = ("mechanism", "trust", "why", "planted")
+        cells = [{f: getattr(c, f) for f in fields} | {"audit": c.result and c.result.to_dict()} for c in self.cells]
+        return {"level": self.level, "violations": len(self.violations), "cells": cells}
 
     def plot(self, ax: Axes | None = None) -> Any:
         """Claimed and audited mu and epsilon of each cell, in the caller's axes (returned) or a Figure of its own."""
@@ -108,11 +93,7 @@ class AuditMatrix:
         return heat_map([cell.row() for cell in self.cells], self.level, ax, delta=delta)
 
     def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
-        """JSON, CSV and a picture, each whole or not at all.
-
-        Args: extra: further entries of the JSON file, such as what it was run with.
-        Raises: InvalidInput: the folder cannot be written.
-        """
+        """JSON, with the `extra` entries, CSV and a picture, each whole or not at all."""
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -145,8 +126,6 @@ def audit_matrix(
             every cell; exactly one of them.
         release: released models by mechanism, where not the default.
         level: familywise, of all cells together (Bonferroni).
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each cell.
-        skip: pairs (mechanism, trust) to leave out.
         planted: beside each mechanism of balls-in-bins a row "NAME (bins are public)": the attacker knows the bins; of
             one run beside each mechanism a row "NAME (half the noise)". The claim must fall; it counts as no violation.
         one_run: `audit_one_run` in each cell, whose canaries are the trials; for public batches at record level.
@@ -170,7 +149,7 @@ def audit_matrix(
     check.open_unit(level=level)
     gaussian.record_shift(options["adjacency"], options["clip_norm"])
     rows = _rows(algorithms, noise, planted=planted, one_run=one_run)
-    cells = [(row, trust) for row in rows for trust in trusts if (row.name, trust) not in left_out]
+    cells = [(*row, trust) for row in rows for trust in trusts if (row[0], trust) not in left_out]
     if not cells:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
     screen = reporter(progress, words=0)
@@ -178,10 +157,12 @@ def audit_matrix(
     settings_of, plan_of = _ONE_RUN if one_run else _MANY_RUNS
     audits = []
     with screen.bar("audits", len(cells)) as advance:
-        for row, trust in cells:
-            about = options | {"trust": trusts[trust], "release": (release or {}).get(row.name)} | row.bug
-            result, why = _audited(settings_of(algorithms[row.name], **about), noise, plan_of)
-            audits.append(AuditCell(row.title, trust, result, why, row.planted))
+        for name, bug, trust in cells:
+            about = options | {"trust": trusts[trust], "release": (release or {}).get(name)}
+            if bug:
+                about[PLANTED[bug]] = True
+            result, why = _audited(settings_of(algorithms[name], **about), noise, plan_of)
+            audits.append(AuditCell(f"{name} ({bug})" if bug else name, trust, result, why, bug))
             advance()
     return AuditMatrix(tuple(audits), level)
 
@@ -189,23 +170,6 @@ def audit_matrix(
 _PlanOf = Callable[[Any], AuditPlan | OneRunPlan]
 _MANY_RUNS: tuple[type[AuditSettings], _PlanOf] = AuditSettings, AuditPlan.from_settings
 _ONE_RUN: tuple[type[AuditSettings], _PlanOf] = OneRunSettings, OneRunPlan.from_settings
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """A mechanism of the matrix, with a planted bug or none."""
-
-    name: str
-    planted: str = ""
-
-    @property
-    def title(self) -> str:
-        return f"{self.name} ({self.planted})" if self.planted else self.name
-
-    @property
-    def bug(self) -> dict[str, bool]:
-        """The setting that plants it."""
-        return {PLANTED[self.planted]: True} if self.planted else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +191,7 @@ class _NoiseOfCells:
         target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
         losses = settings.losses
         finite = [loss for loss in losses.sensitivities if not math.isinf(loss.sensitivity())]
-        if settings.num_bins is None:
+        if not settings.draws_bins:
             return max((loss.least_noise(losses.privacy, target) for loss in finite), default=1.0)
         # above `least_noise` by rounding; the keys of draws depend on the noise, so that other bits are other draws
         curves = dict.fromkeys(loss.curve(losses.privacy, 1.0) for loss in finite)
@@ -238,21 +202,20 @@ class _NoiseOfCells:
 
 def _rows(
     algorithms: Mapping[str, LinearAlgorithm], noise: _NoiseOfCells, *, planted: bool, one_run: bool
-) -> list[_Row]:
-    """Raises: InvalidInput: what only balls-in-bins, or only public batches have."""
+) -> list[tuple[str, str]]:
+    """Mechanisms, each with no bug and perhaps with a planted one; refuses what the batches do not have."""
     with_bins = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
     if with_bins and noise.mu is not None:
         raise InvalidInput(f"mu={noise.mu}: balls-in-bins have no mu; give epsilon or noise_std.")
     bugs = dict.fromkeys(algorithms, HALF_NOISE) if one_run else dict.fromkeys(with_bins, PUBLIC_BINS)
     if planted and not bugs:
         raise InvalidInput("planted=True: batches are public; leave it out, or take BallsInBins or one_run=True.")
-    return [_Row(name, bug) for name in algorithms for bug in (("", bugs[name]) if planted and name in bugs else ("",))]
+    return [(name, bug) for name in algorithms for bug in (("", bugs[name]) if planted and name in bugs else ("",))]
 
 
 def _audited(
     settings: AuditSettings, noise: _NoiseOfCells, plan_of: _PlanOf
 ) -> tuple[AuditResult | OneRunResult | None, str]:
-    """The audit, or why there is none."""
     try:
         plan = plan_of(settings.with_noise(noise.matching_std(settings)))
     except UnsupportedMechanism as error:
@@ -263,9 +226,7 @@ def _audited(
 def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None, *, delta: float = 1e-6) -> Any:
     """Mechanisms down, trust models across; a refuted claim is framed, a cell without a claim is hatched.
 
-    Args:
-        cells: as `AuditCell.row` gives them; level: of all bounds together; delta: of the epsilons below each mu.
-        ax: axes to draw in and to return, default a Figure of its own.
+    Args: cells: rows of `AuditCell`; delta: of the epsilons; ax: axes to draw in and return, default an own Figure.
     """
     from matplotlib.figure import Figure  # slow to import, and needed for pictures alone
     from matplotlib.patches import Rectangle
@@ -288,10 +249,8 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#e3e3e3", lw=0))
             axes.text(j, i, "no claim", ha="center", va="center", color=QUIET, fontsize=8)
             continue
-        dark = ratios[i, j] > 0.8
         text = "" if cell["mu_claimed"] == "" else f"{cell['mu_claimed']:.3g} / {cell['mu_audited']:.3g}"
-        colour = "white" if dark else INK
-        middle: dict[str, Any] = {"ha": "center", "color": colour}
+        middle: dict[str, Any] = {"ha": "center", "color": "white" if ratios[i, j] > 0.8 else INK}
         axes.text(j, i, text, va="bottom", fontsize=9, **middle)
         epsilons = f"ε {cell['epsilon_claimed']:.3g} / {cell['epsilon_audited']:.3g}"
         axes.text(j, i + 0.06, epsilons, va="top", fontsize=7, **middle)
@@ -304,9 +263,7 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
     axes.spines[:].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
     count = sum(bool(cell["violated"]) and not cell.get("planted") for cell in cells)
-    verdict = "No claim is refuted."
-    if count:
-        verdict = f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)."
+    verdict = f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)." if count else "No claim is refuted."
     label = axes.set_xlabel if ax is not None else axes.figure.supxlabel
     label(verdict, fontsize=9, color=REFUTED if count else QUIET)
     return axes.figure if ax is None else axes

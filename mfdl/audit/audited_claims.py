@@ -1,9 +1,7 @@
-"""What an audit is about: its settings, and what is claimed of each victim under them.
+"""What an audit is about, what is claimed of each victim, and what the audit shows: lower bounds beside the claim.
 
-In: a mechanism or an algorithm, a trust model and the options of `audit`. Out: the circumstances, checked, and one
-`AuditedClaim` for every victim of whom runs could refute something: the curve that the accountant finds now, and the
-one that a guarantee states. Both must hold. An audit of the accountant's number alone would miss a guarantee that was
-computed wrongly from it, or long ago.
+The claims of a victim are the curve that the accountant finds now and the one that a guarantee states; both must hold.
+An audit of the accountant's number alone would miss a guarantee that was computed wrongly from it, or long ago.
 """
 
 from __future__ import annotations
@@ -12,15 +10,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from mfdl_solvers.ties import first_largest
+from mfdl_solvers.ties import first_largest, first_maximum
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..display import rounded_up, short, short_repr
 from ..errors import InvalidInput
 from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
@@ -30,9 +29,174 @@ from ..privacy.losses import Losses
 from ..privacy.questions import Privacy
 from ..progress import Progress, reporter
 from ..trust import TrustModel
-from .audit_results import AuditCircumstances
+from .bin_draws import TestedDraws
 from .bounds import EPSILONS, ErrorRates
 from .observation import AuditedSystem, anything_is_seen
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryResult:
+    """Lower confidence bounds on what one canary shows of its victim, beside the claim. None: not defined there.
+
+    Attributes:
+        canary, attacker: in words; victim: node index; steps: in which the canary has a gradient.
+        statistic: "claimed" or "learned"; with balls-in-bins "mixture over bins", or "own bin" where bins are public.
+        epsilon_claimed: at the delta of the audit; epsilon_binomial: lower bound, whatever the distribution.
+        mu_claimed: for this victim, adaptive; None where the claim is a curve that is not Gaussian.
+        mu_possible: what the claimed mechanism loses to this very canary.
+        mu_binomial: lower bound, whatever the distribution; mu_gaussian, epsilon_gaussian: for normal statistics.
+        at_epsilon: where delta_claimed, of a curve, and its lower bound delta_audited are furthest apart, or closest.
+    """
+
+    __repr__ = short_repr
+
+    canary: str
+    victim: int
+    attacker: str
+    steps: tuple[int, ...]
+    statistic: str
+    epsilon_claimed: float
+    epsilon_binomial: float
+    epsilon_gaussian: float | None = None
+    mu_claimed: float | None = None
+    mu_possible: float | None = None
+    mu_binomial: float | None = None
+    mu_gaussian: float | None = None
+    at_epsilon: float | None = None
+    delta_claimed: float | None = None
+    delta_audited: float | None = None
+
+    @property
+    def mu_audited(self) -> float | None:
+        return _largest(self.mu_gaussian, self.mu_binomial)
+
+    @property
+    def epsilon_audited(self) -> float:
+        return max(self.epsilon_gaussian or 0.0, self.epsilon_binomial)
+
+    @property
+    def _compared(self) -> tuple[tuple[float, float], ...]:
+        """Pairs (audited, claimed): mu, which decides alone, or delta and epsilon where there is no mu."""
+        if self.mu_claimed is not None and self.mu_audited is not None:
+            return ((self.mu_audited, self.mu_claimed),)
+        assert self.delta_audited is not None
+        assert self.delta_claimed is not None
+        return (self.delta_audited, self.delta_claimed), (self.epsilon_audited, self.epsilon_claimed)
+
+    @property
+    def violated(self) -> bool:
+        return any(audited > claimed for audited, claimed in self._compared)
+
+    @property
+    def ratio(self) -> float:
+        """The audited over the claimed mu, or delta where there is no mu."""
+        audited, claimed = self._compared[0]
+        return audited / claimed if claimed else math.inf
+
+    def claim(self, delta: float) -> str:
+        """The claim in words, with epsilon at the delta of the audit."""
+        if self.mu_claimed is not None:
+            return f"mu = {rounded_up(self.mu_claimed, 4)}"
+        return f"epsilon = {rounded_up(self.epsilon_claimed, 4)} at delta = {delta:g}"
+
+    def bounds(self) -> str:
+        if self.delta_audited is None or self.delta_claimed is None:
+            return f"mu >= {self.mu_audited:.4g}"
+        return (
+            f"epsilon >= {self.epsilon_audited:.4g}, and at epsilon = {self.at_epsilon:.3g} delta >= "
+            f"{self.delta_audited:.4g}, where {rounded_up(self.delta_claimed, 4)} is claimed"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("mu_audited", "epsilon_audited", "violated")
+        return plain(**dataclasses.asdict(self), **{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditCircumstances:
+    """What ran in an audit; `trials` runs per canary and input measure, and `level` holds for all bounds together."""
+
+    mechanism: str
+    trust: str
+    adjacency: str
+    noise_std: float
+    clip_norm: float
+    delta: float
+    level: float
+    trials: int
+    seed: int
+    unit: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult(AuditCircumstances):
+    """Claimed against audited privacy of one mechanism under one trust model; `draws` are None with public batches."""
+
+    canaries: tuple[CanaryResult, ...]
+    draws: TestedDraws | None = None
+    bins_seen: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> CanaryResult:
+        """The canary closest to its claim, or furthest above it; the first of equal ones."""
+        return first_maximum(self.canaries, lambda canary: canary.ratio)
+
+    @property
+    def mu_claimed(self) -> float | None:
+        """Adaptive mu of the worst victim that was audited; None where the claim is no mu."""
+        return _largest(*(canary.mu_claimed for canary in self.canaries))
+
+    @property
+    def mu_audited(self) -> float | None:
+        """The largest lower bound on mu; None where the claim is no mu."""
+        return _largest(*(canary.mu_audited for canary in self.canaries))
+
+    @property
+    def epsilon_claimed(self) -> float:
+        """At delta, of the worst victim."""
+        return max(canary.epsilon_claimed for canary in self.canaries)
+
+    @property
+    def epsilon_audited(self) -> float:
+        return max(canary.epsilon_audited for canary in self.canaries)
+
+    @property
+    def violated(self) -> bool:
+        """Whether any bound exceeds its claim, or draws are not those that the claim assumes."""
+        draws_violated = self.draws is not None and self.draws.violated
+        return draws_violated or any(canary.violated for canary in self.canaries)
+
+    def sentence(self) -> str:
+        """The outcome, in one sentence on the claim and, with balls-in-bins, one on the draws that it assumes."""
+        worst, batches = self.worst, "" if self.draws is None else ", balls-in-bins"
+        verdict = "REFUTED" if self.violated else "not refuted"
+        attacker = " to an attacker who knows the bins" if self.bins_seen else ""
+        claim = (
+            f"{self.mechanism} under {self.trust} ({self.adjacency}{batches}): the claim {worst.claim(self.delta)} for "
+            f"node {worst.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
+            f"'{worst.canary}' in steps {short(list(worst.steps))} show{attacker} {worst.bounds()}."
+        )
+        return claim if self.draws is None else f"{claim} {self.draws.sentence()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, infinities as texts."""
+        names = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited", "violated")
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["canaries"] = [canary.to_dict() for canary in self.canaries]
+        values["draws"] = self.draws and self.draws.to_dict()
+        values["notes"] = list(self.notes)
+        return plain(**values, **{name: getattr(self, name) for name in names})
+
+
+def plain(**values: Any) -> dict[str, Any]:
+    """Infinities as texts."""
+    return {name: str(x) if isinstance(x, float) and math.isinf(x) else x for name, x in values.items()}
+
+
+def _largest(*numbers: float | None) -> float | None:
+    return max((number for number in numbers if number is not None), default=None)
+
 
 SAME = 1e-9  # relative: two ways of rounding one mu, or one epsilon, differ by less
 LEAST = 1e-300  # of a claimed delta, to divide by
@@ -44,7 +208,7 @@ class AuditSettings:
     """The arguments of `audit`.
 
     Attributes:
-        subject: a mechanism, which brings adjacency, clip_norm and noise_std; or an algorithm with all three.
+        subject: a mechanism, which brings clip_norm, noise_std and unit; or an algorithm with adjacency and these.
         trust: who sees and knows what; the claim is the adaptive mu of every victim under it, or with `BallsInBins` the
             privacy curve. Of a mechanism, under its guarantee's own trust model, it is the guarantee's where that is
             smaller; a difference is noted.
@@ -85,35 +249,31 @@ class AuditSettings:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The subject, if it is one."""
         return self.subject if isinstance(self.subject, Mechanism) else None
 
     @property
     def algorithm(self) -> LinearAlgorithm:
-        """What runs."""
         return self.subject if isinstance(self.subject, LinearAlgorithm) else self.subject.algorithm
 
     @property
-    def num_bins(self) -> int | None:
-        """b of `BallsInBins`; None with public batches."""
-        return self.algorithm.participation.num_bins
+    def draws_bins(self) -> bool:
+        """Whether batches are those of `BallsInBins`, which have no mu."""
+        return self.algorithm.participation.num_bins is not None
 
     @property
     def claimed_adjacency(self) -> str:
-        """That of the claim."""
         return str(self.adjacency) if self.mechanism is None else self.mechanism.guarantee.adjacency
 
     @property
     def released(self) -> str | None:
         """The final models that the view holds; None: the default."""
-        if self.release is None and self.mechanism is not None and self.num_bins is None:
-            guarantee = self.mechanism.guarantee
-            return guarantee.release if self.trust.name == guarantee.trust else None
+        if self.release is None and self.mechanism is not None:
+            return self.mechanism.released_to(self.trust)
         return self.release
 
     @functools.cached_property
     def circumstances(self) -> AuditCircumstances:
-        """What a mechanism brings or the caller gives. Raises: InvalidInput: given twice, missing or out of range."""
+        """Checked settings. Raises: InvalidInput: given twice, missing or out of range."""
         given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
         if self.mechanism is not None:
             if twice := [name for name, value in given.items() if value is not None]:
@@ -138,18 +298,18 @@ class AuditSettings:
             unit=unit,
         )
         gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)  # refuses another adjacency
-        if self.num_bins is None and self.bins_seen:
+        if self.bins_seen and not self.draws_bins:
             raise InvalidInput("bins_seen=True: batches are public; leave it out, or audit BallsInBins.")
-        if self.num_bins is not None and self.claimed_mu is not None:
+        if self.claimed_mu is not None and self.draws_bins:
             raise InvalidInput(f"claimed_mu={self.claimed_mu:g}: balls-in-bins have no mu; leave it out.")
         return circumstances
 
     @functools.cached_property
     def losses(self) -> Losses:
-        """Of the victims that are audited; their noise has no part in them."""
+        """Of the audited victims, for any noise."""
         clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
-        release = self.released if self.num_bins is None else None
+        release = None if self.draws_bins else self.released
         privacy = Privacy(
             self.trust, adjacency=self.claimed_adjacency, clip_norm=float(clip_norm or 0), release=release, unit=unit
         )
@@ -158,14 +318,13 @@ class AuditSettings:
         return Losses.from_algorithm(self.algorithm, privacy, victims=victims, progress=progress)
 
     def refusal(self, why: str) -> InvalidInput:
-        """Where no run could refute anything."""
         return InvalidInput(
             f"{self.algorithm.name} claims nothing that an audit could refute under {self.trust.name}: {why}; choose "
             "another victim, trust model, release or noise (`mfdl mechanisms` lists trust models)."
         )
 
     def with_noise(self, noise_std: float) -> Self:
-        """The same for another noise, and so with the same losses."""
+        """The same for another noise, with the losses already computed."""
         other = dataclasses.replace(self, noise_std=noise_std)
         vars(other)["losses"] = self.losses
         return other
@@ -173,10 +332,7 @@ class AuditSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AuditedClaim:
-    """What is claimed of one victim.
-
-    Attributes: curves: which must all hold; first the accounted one, or that of `claimed_mu`.
-    """
+    """What is claimed of one victim: curves that must all hold, first the accounted one, or that of `claimed_mu`."""
 
     curves: tuple[PrivacyCurve, ...]
 
@@ -197,7 +353,6 @@ class AuditedClaim:
         return min(curve.public_mu for curve in self.curves) < math.inf
 
     def epsilon(self, delta: float) -> float:
-        """The smallest of the curves."""
         return min(curve.epsilon(delta) for curve in self.curves)
 
     @functools.cached_property
@@ -206,30 +361,21 @@ class AuditedClaim:
         return np.array([min(curve.delta(float(epsilon)) for curve in self.curves) for epsilon in EPSILONS])
 
     def strength(self, rates: ErrorRates) -> float:
-        """How much error rates show: of a claimed mu that mu, of a curve their delta over the claimed one."""
+        """The mu that error rates show, or of a curve their delta over the claimed one."""
         return rates.mu if self.mu is not None else float((rates.deltas / np.maximum(self.deltas, LEAST)).max())
 
     def beside(self, rates: ErrorRates) -> dict[str, float]:
         """What is claimed and what error rates show of it, as fields of a `CanaryResult`."""
         if self.mu is not None:
             return {"mu_claimed": self.mu, "mu_binomial": rates.mu}
-        deltas, claimed = rates.deltas, self.deltas
-        at = first_largest(deltas / np.maximum(claimed, LEAST))
-        return {
-            "at_epsilon": float(EPSILONS[at]),
-            "delta_claimed": float(claimed[at]),
-            "delta_audited": float(deltas[at]),
-        }
+        columns = {"at_epsilon": EPSILONS, "delta_claimed": self.deltas, "delta_audited": rates.deltas}
+        at = first_largest(rates.deltas / np.maximum(self.deltas, LEAST))
+        return {name: float(values[at]) for name, values in columns.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditedClaims:
-    """The claims that runs could refute.
-
-    Attributes:
-        by_victim: by node index; notes: where a mechanism's guarantee is not what is audited, and which victims have no
-            claim; why: there is no claim, in words.
-    """
+    """The claims that runs could refute, by node index; `notes`: what is not audited; `why` there is no claim."""
 
     by_victim: dict[int, AuditedClaim]
     notes: tuple[str, ...] = ()
@@ -255,7 +401,7 @@ class AuditedClaims:
         return AuditedClaims(claims, notes).restricted_to(audited, "no finite privacy loss is claimed")
 
     def restricted_to(self, victims: Collection[int], why: str) -> AuditedClaims:
-        """Those of some victims; a note names the others and says why."""
+        """The claims of some victims; a note names the others and says why."""
         if not (others := sorted(self.by_victim.keys() - set(victims))):
             return self
         claims = {u: claim for u, claim in self.by_victim.items() if u in victims}
@@ -263,7 +409,6 @@ class AuditedClaims:
 
 
 def _why_nothing(settings: AuditSettings) -> str:
-    """Why nothing that is claimed could be refuted."""
     if anything_is_seen(settings.algorithm, settings.trust, release=settings.released):
         for loss in settings.losses.sensitivities:
             if math.isinf(loss.adaptive_sensitivity_squared):
@@ -290,23 +435,18 @@ def _guaranteed(
         why = f"the audited claim is recomputed, because the guarantee is for {guarantee.attacker} ({model})"
         return {}, (f"{why}, released models: {guarantee.release}",)
     each = dict(guarantee.victims)
-    covered = {
-        u: each.get(str(labels[u]), guarantee.curve)
-        for u in accounted
-        if guarantee.victim in (EVERY_NODE, str(labels[u]))
-    }
+    covers_all = guarantee.victim == EVERY_NODE
+    names = {u: str(labels[u]) for u in accounted if covers_all or guarantee.victim == str(labels[u])}
+    covered = {u: each.get(name, guarantee.curve) for u, name in names.items()}
+    of_all = settings.victim is None or not covers_all  # of its own victims
     curves = [accounted[u] for u in covered]
-    of_all = settings.victim is None or guarantee.victim != EVERY_NODE  # of its own victims
     return covered, _difference(guarantee.curve, curves, settings.circumstances.delta, of_all=of_all)
 
 
 def _difference(
     guaranteed: PrivacyCurve, accounted: Collection[PrivacyCurve], delta: float, *, of_all: bool
 ) -> tuple[str, ...]:
-    """A note where a guarantee and what is accounted for its victims differ.
-
-    Args: of_all: these are all of its victims, so that it may not state more.
-    """
+    """A note where a guarantee and what is accounted for its victims differ; of all of them, also where it is less."""
     if guaranteed.bound == "monte-carlo" or not accounted:
         return ()
 

@@ -1,17 +1,12 @@
 """audit: the privacy that training really has, measured, against the privacy that is claimed.
 
-In: an algorithm, its noise, a trust model, and a system that runs it. Out: lower confidence bounds on what a few
-canaries show, each beside the claim for its victim. The claim is refuted where a bound exceeds it.
-
-A canary is one record with gradients chosen to show; it is sent raw and large through the system's own clipping. An
-`AuditPlan` is an attack, the claims that it could refute, and canaries. As many runs choose (the pilot) as measure:
-which statistic, which threshold, and with public batches one more canary, where the noise that was measured is weakest:
-whose record, which steps, and which direction over coordinates. Bonferroni over canaries and estimators gives the
-level.
+A canary is one record with gradients chosen to show; it is sent raw and large through the system's own clipping. As
+many runs choose (the pilot) as measure: which statistic, which threshold, and with public batches one more canary,
+where the noise that was measured is weakest: whose record, which steps, and which direction over coordinates.
+Bonferroni over canaries and estimators gives the level.
 
 The attack on balls-in-bins, whose loss is not Gaussian, counts error rates of the likelihood ratio of a record in a
-secret bin (`bounds.ErrorRates`): the claim is refuted where its delta, at any epsilon, is below what they allow. Bins
-are drawn by the sampler that `replay` uses, or that of a system, and tested themselves (`bin_draws`).
+secret bin (`bounds.ErrorRates`): the claim is refuted where its delta, at any epsilon, is below what they allow.
 """
 
 from __future__ import annotations
@@ -34,8 +29,7 @@ from ..progress import reporter
 from ..spec import takes_fields_of
 from ..training.keys import NoiseKey
 from . import bounds
-from .audit_results import AuditCircumstances, AuditResult
-from .audited_claims import NOTHING_IS_SEEN, AuditedClaim, AuditedClaims, AuditSettings
+from .audited_claims import NOTHING_IS_SEEN, AuditCircumstances, AuditedClaim, AuditedClaims, AuditResult, AuditSettings
 from .bin_draws import Counts, DrawnRuns, Replayed, Sampler, TestedDraws
 from .canaries import Canary, bin_candidates
 from .observation import Training, anything_is_seen
@@ -71,10 +65,7 @@ def audit(settings: AuditSettings) -> AuditResult:
 
 @dataclasses.dataclass(frozen=True)
 class AuditPlan:
-    """An audit before it runs: an attack, what it could refute, and with which canaries.
-
-    Attributes: canaries: none where nothing could be refuted, which `why` then says.
-    """
+    """An audit before it runs: an attack, what it could refute, and canaries; none where `why` says that nothing is."""
 
     attack: Attack
     claims: AuditedClaims
@@ -83,8 +74,7 @@ class AuditPlan:
 
     @staticmethod
     def from_settings(settings: AuditSettings) -> AuditPlan:
-        """Raises: InvalidInput: arguments out of range, too few or too many trials, a view too large."""
-        attack = (PublicAttack if settings.num_bins is None else BinsAttack)(settings)
+        attack = (BinsAttack if settings.draws_bins else PublicAttack)(settings)
         claims = AuditedClaims.from_settings(settings)
         canaries = attack.candidates(list(claims.by_victim)) if claims.by_victim else []
         if not canaries:
@@ -105,7 +95,6 @@ class AuditPlan:
         return (1 - self.attack.settings.circumstances.level) / ((len(self.canaries) + 1) * self.attack.estimators)
 
     def _require_trials(self, demand: Demand) -> None:
-        """Refuses another number of trials than can be afforded and is enough."""
         circumstances = self.attack.settings.circumstances
         trials, level = circumstances.trials, circumstances.level
         rows = max(len(canary.view.gradients) for canary in self.canaries)
@@ -118,7 +107,6 @@ class AuditPlan:
             raise InvalidInput(f"trials must be at most {MAX_SAMPLES // rows} for views of {rows} rows, got {trials}.")
 
     def result(self) -> AuditResult:
-        """What all canaries show."""
         attack, settings, claims = self.attack, self.attack.settings, self.claims.by_victim
         draws = attack.tested_draws(self.failure)
         runs = Runs(attack, self.failure)
@@ -150,7 +138,7 @@ class BinRatio:
     """log of S = (1/b) sum_r L_r, of S / S' where the record is replaced, or of the own bin's ratio if bins are public.
 
     Attributes: shifts: of each bin, shape (bins, rows), per unit noise; replaced: the other input has the opposite
-        shifts, else none; bins_seen: the attacker knows the bins.
+        shifts, else none.
     """
 
     shifts: FloatArray
@@ -170,9 +158,8 @@ class BinRatio:
         return np.asarray(special.logsumexp(toward - half, axis=1) - other)
 
     def error_rates(self, noise: float) -> tuple[FloatArray, FloatArray]:
-        """(alpha, beta) at some thresholds with `noise` times the noise that is claimed: exact if bins are public.
-
-        Else at least the true ones but for three standard deviations of a simulation, whose seed is fixed.
+        """(alpha, beta) at some thresholds with `noise` times the claimed noise: exact if bins are public, else at
+        least the true ones but for three standard deviations of a simulation, whose seed is fixed.
         """
         if self.bins_seen:
             s = np.maximum((2 if self.replaced else 1) * np.linalg.norm(self.shifts, axis=1), 1e-150)
@@ -201,10 +188,8 @@ class BinRatio:
         return sides[0], sides[1]
 
     def trials_needed(self, noise: float, claimed: FloatArray, failure: float) -> float:
-        """Runs on each input that refute the claim, nearly always, if there is `noise` times the noise claimed.
-
-        Args: claimed: delta at EPSILONS; failure: of the bound.
-        Returns: at least FEWEST; inf where MOST are not enough.
+        """Runs on each input, at least FEWEST, that refute the claim, nearly always, if there is `noise` times the
+        noise claimed; inf where MOST are not enough. Args: claimed: delta at EPSILONS; failure: of the bound.
         """
         rates = np.minimum(np.stack(self.error_rates(noise)), 1.0)
 
@@ -219,7 +204,6 @@ class BinRatio:
 
 
 def whitened(canary: Canary, circumstances: AuditCircumstances, *, bins_seen: bool) -> tuple[FloatArray, BinRatio]:
-    """P of the view, (rank, rows), and the statistic of the claimed noise."""
     patterns = list(canary.view.algorithm.participation.public.patterns())
     P = canary.view.whitener()
     A = P @ canary.view.victim_columns(canary.victim) * canary.signs
@@ -229,21 +213,17 @@ def whitened(canary: Canary, circumstances: AuditCircumstances, *, bins_seen: bo
 
 
 class BinsAttack(Attack):
-    """On balls-in-bins, where a sampler draws the bin of the record in each run."""
-
     estimators, domain = 1, "audit bins"
 
     @property
     def _bins(self) -> int:
-        assert self.settings.num_bins is not None
-        return self.settings.num_bins
+        return int(self.settings.algorithm.participation.public.num_patterns)
 
     def candidates(self, victims: Sequence[int]) -> list[Canary]:
         s = self.settings
         return bin_candidates(s.algorithm, s.trust, victims, self._bins, release=s.released)
 
     def demand(self, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim], failure: float) -> Demand:
-        """Trials at which the worst canary of all refutes half the noise, or bins that are public."""
         seen, victim = self.settings.bins_seen, canaries[-1].victim  # canaries of the worst victim come last
         worst = next(canary for canary in canaries if canary.victim == victim)
         _, ratio = whitened(worst, self.settings.circumstances, bins_seen=seen)
@@ -252,7 +232,6 @@ class BinsAttack(Attack):
 
     @functools.cached_property
     def sampler(self) -> Sampler:
-        """That of the system, or of the library."""
         algorithm, circumstances = self.settings.algorithm, self.settings.circumstances
         if (joined := getattr(self.system, "joined", None)) is None:
             trained = noise_scale.calibrate(
@@ -275,7 +254,6 @@ class BinsAttack(Attack):
         return ("the draws are those of the sampler of the library, as the system has no method joined",)
 
     def test(self, canary: Canary, claim: AuditedClaim, pilot: SeenPair, failure: float) -> CanaryTest:
-        """The ratio of the mixture over bins, or of the own bin, at the threshold that shows most against the claim."""
         seen, circumstances = self.settings.bins_seen, self.settings.circumstances
         P, ratio = whitened(canary, circumstances, bins_seen=seen)
 

@@ -1,8 +1,7 @@
 """Tests of the draws of balls-in-bins: uniform, independent across records, fixed over epochs, fresh in each run.
 
-In: which records join which steps of several runs, from the sampler that `replay` uses or from that of a system. Out:
-`TestedDraws` with one `Finding` for each property, and the draws of the runs of an audit. The theorem of balls-in-bins
-assumes all of these properties, and the privacy bound of an audit can stay below its claim without them.
+The theorem of balls-in-bins assumes all of these properties, and the privacy bound of an audit can stay below its claim
+without them.
 
 That a record joins one step of each epoch, the same in all, is observed: such a finding is never a false alarm. The
 others are tests of independent uniform bins, which share the false-alarm probability (Bonferroni). Uniformity: the two
@@ -57,10 +56,7 @@ Counts: TypeAlias = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrawnRuns:
-    """Runs of a canary that joins the same steps in all of them.
-
-    Attributes: joins: bool (T,); trials: their numbers among all runs; key: of their noise.
-    """
+    """Runs of a canary that joins the same steps, (T,), in all; `trials`: their numbers among all runs."""
 
     joins: NDArray[np.bool_]
     trials: NDArray[np.int64]
@@ -71,15 +67,12 @@ class Joined(Protocol):
     """Which records join the first steps of one run, bool (steps, n, records)."""
 
     def __call__(self, records: int, *, key: NoiseKey, run: int, steps: int) -> NDArray[np.bool_]:
-        """Args: records: of each node; key: the secret, which may serve many runs; run: number of the run."""
+        """Args: records: of each node; key: may serve many runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """The draws of `replay`: those of the runs that it would train with a mechanism, by the very objects.
-
-    Attributes: mechanism: with `BallsInBins`; another adjacency than add-remove, which `replay` refuses.
-    """
+    """The draws of `replay`: those of the runs that it would train with a mechanism, by the very objects."""
 
     mechanism: Mechanism
 
@@ -120,10 +113,7 @@ def _output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What the runs show of one property of the draws.
-
-    Attributes: property, observed: in words; violated: whether the property is refuted.
-    """
+    """What the runs show of one property of the draws, both in words."""
 
     property: str
     observed: str
@@ -132,11 +122,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class TestedDraws:
-    """What runs show of the draws of balls-in-bins.
-
-    Attributes: findings: one for each property; runs, records: how many runs, each of how many records of all nodes;
-        false_alarm: bound on the probability that draws as the theorem assumes them are refuted.
-    """
+    """What runs show of the draws, of `records` over all nodes each; `false_alarm` bounds that of good draws."""
 
     findings: tuple[Finding, ...]
     runs: int
@@ -145,11 +131,9 @@ class TestedDraws:
 
     @property
     def violated(self) -> bool:
-        """Whether any property is refuted."""
         return any(finding.violated for finding in self.findings)
 
     def sentence(self) -> str:
-        """The outcome in words."""
         runs = f"{self.runs} runs of {self.records} records (probability of a false alarm at most"
         where = f"{runs} {self.false_alarm:.3g})"
         if self.violated:
@@ -158,16 +142,12 @@ class TestedDraws:
         return f"The draws of bins are not refuted: {', '.join(each.property for each in self.findings)}; {where}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {**dataclasses.asdict(self), "violated": self.violated}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Where the draws of an audit come from.
-
-    Attributes: joined: which records join which steps; num_nodes: n; num_steps: T; bins: b.
-    """
+    """Where the draws of an audit come from: which records join which steps, over n nodes, T steps and b bins."""
 
     joined: Joined
     num_nodes: int
@@ -175,9 +155,8 @@ class Sampler:
     bins: int
 
     def tested(self, *, seed: int, failure: float) -> TestedDraws:
-        """What `NUM_RUNS` runs show.
+        """What `NUM_RUNS` runs show, refuting good draws with probability at most `failure`.
 
-        Args: seed: of the keys of the runs; failure: bound on the probability of a false alarm.
         Cost: the T batches of a first run, and those of an epoch of the others.
         """
         n, b, share = self.num_nodes, self.bins, failure / NUM_STATISTICAL_TESTS
@@ -192,16 +171,11 @@ class Sampler:
         return TestedDraws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
 
     def draw_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
-        """The bin of each trial, (trials,), and the runs of a system that they take, one for each bin.
-
-        Args: key: of all of them.
-        """
+        """The bin of each trial, (trials,), and the runs of a system that they take, one for each bin."""
         drawn = self.bins_of_trials(trials, key.derive("bins"))
         steps = np.arange(self.num_steps) % self.bins
-        groups = [
-            DrawnRuns(steps == r, np.flatnonzero(drawn == r), key.derive("bin", int(r))) for r in np.unique(drawn)
-        ]
-        return drawn, groups
+        bins = np.unique(drawn)
+        return drawn, [DrawnRuns(steps == r, np.flatnonzero(drawn == r), key.derive("bin", int(r))) for r in bins]
 
     def bins_of_trials(self, trials: int, key: NoiseKey) -> Counts:
         """The bin of each trial, (trials,): those of as many records, over all nodes; -1 of one that joins no step."""
@@ -240,7 +214,6 @@ def _uniform(drawn: Counts, bins: int, share: float) -> Finding:
 
 
 def _independent(drawn: Counts, bins: int, share: float) -> Finding:
-    """Of all records of a run, of those of each node, and of those at one place of all nodes."""
     runs, nodes, records = drawn.shape
     groups = {
         "in a run": drawn.reshape(runs, -1),
@@ -252,7 +225,6 @@ def _independent(drawn: Counts, bins: int, share: float) -> Finding:
 
 
 def _fresh(drawn: Counts, bins: int, share: float) -> Finding:
-    """Of one record in all runs."""
     seen = _dependence(drawn.reshape(len(drawn), -1).T, bins, share, "draws of a record in different runs")
     return Finding("fresh between runs", seen, bool(seen))
 
@@ -271,8 +243,6 @@ def _dependence(groups: Counts, bins: int, share: float, pair: str) -> str:
 
 def tails(counts: Counts) -> tuple[float, float]:
     """Upper bounds on the probabilities that independent uniform draws have no larger, and no smaller, sum of squares.
-
-    Args: counts: (groups, bins) of groups of one size.
 
     With Q = sum over groups and bins of (c - size / b)^2, P(Q <= q) and P(Q >= q) are at most E e^(x Q) e^(-x q) for
     x <= 0 and x >= 0; groups are independent, and E e^(x Q) of one is size! times a coefficient of a power series.

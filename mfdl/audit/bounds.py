@@ -49,22 +49,14 @@ def clopper_pearson_upper_bound(errors: int, trials: int, failure: float) -> flo
 
 @dataclasses.dataclass(frozen=True)
 class ErrorRates:
-    """Upper bounds on the error rates of the test "there was a canary if the statistic exceeds the threshold".
-
-    Attributes: alpha: of a canary that is absent; beta: of one that is present and missed.
-    """
+    """Upper bounds on error rates of a threshold test: alpha where no canary is there, beta where one is missed."""
 
     alpha: float
     beta: float
 
     @staticmethod
     def from_samples(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> ErrorRates:
-        """The rates from independent samples of any distribution.
-
-        Args: threshold: chosen without looking at the samples; failure: half for each kind of error.
-
-        Guarantees: both rates hold together, and with them every number below, except with probability `failure`.
-        """
+        """The rates at a threshold chosen without looking at the samples; both hold but with probability `failure`."""
         alpha = clopper_pearson_upper_bound(int((without > threshold).sum()), without.size, failure / 2)
         beta = clopper_pearson_upper_bound(int((with_canary <= threshold).sum()), with_canary.size, failure / 2)
         return ErrorRates(alpha, beta)
@@ -83,7 +75,6 @@ class ErrorRates:
 
     @property
     def deltas(self) -> FloatArray:
-        """The least delta at each of EPSILONS, >= 0."""
         return least_deltas(self.alpha, self.beta)
 
 
@@ -99,18 +90,10 @@ def candidate_thresholds(without: FloatArray, with_canary: FloatArray, *, count:
 
 
 def best_threshold(
-    without: FloatArray,
-    with_canary: FloatArray,
-    strength: Callable[[ErrorRates], float],
-    *,
-    count: int,
-    tail: float,
-    failure: float,
-) -> float:
-    """The candidate at which these samples, to be discarded afterwards, show most; between the means if none does.
-
-    Args: strength: how much error rates show, >= 0; count, tail: of `candidate_thresholds`.
-    """
+    without: FloatArray, with_canary: FloatArray, strength: Callable[[ErrorRates], float], *,
+    count: int, tail: float, failure: float,
+) -> float:  # fmt: skip
+    """The candidate at which these samples, to be discarded afterwards, show most; between the means if none does."""
     tried = candidate_thresholds(without, with_canary, count=count, tail=tail)
     rates = (ErrorRates.from_samples(without, with_canary, float(threshold), failure=failure) for threshold in tried)
     strengths = [strength(each) for each in rates]
@@ -124,11 +107,9 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
 
     Three events of probability failure / 3 each are excluded: either variance is above its chi-square bound, or the
     difference of the means is off by more than its normal bound. Then, with s the larger bound and N trials each,
-    mu >= (b - a) / s - z sqrt(2 / N). A deviation that float64 cannot tell from its rounding counts as that
-    large, also where both samples are constant.
+    mu >= (b - a) / s - z sqrt(2 / N). A deviation below the rounding of float64 counts as that rounding.
 
-    Guarantees: for independent normal samples, above the true mu with probability at most `failure`; 0 for a sample
-        of fewer than two.
+    Guarantees: above the true mu with probability at most `failure`; 0 for a sample of fewer than two.
     """
     trials, share = min(without.size, with_canary.size), failure / 3
     if trials < 2:
@@ -142,13 +123,12 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
 
 
 def std_upper_bound(samples: FloatArray, failure: float) -> float:
-    """Upper bound on the standard deviation of independent normal samples, except with probability `failure`."""
     freedom = samples.size - 1
     return math.sqrt(freedom * float(samples.var(ddof=1)) / float(stats.chi2.ppf(failure, freedom)))
 
 
 def epsilon_lower_bound(mu: float, delta: float) -> float:
-    """epsilon at delta that mu-Gaussian DP really loses, rounded down; inf for mu = inf."""
+    """epsilon at delta that mu-Gaussian DP really loses, rounded down."""
     return max(0.0, gaussian.epsilon_from_mu(mu, delta) - EPSILON_SLACK)
 
 

@@ -38,11 +38,8 @@ DIRECTIONS = (ALONG, SPREAD, ALONG[::-1], abs(SPREAD))  # in which the noise of 
 class Canary:
     """One record of one victim and who looks for it.
 
-    Attributes:
-        name: in words; victim: node index; attacker: in words.
-        signs: gradient of the record over steps in units of clip_norm, +-1 or 0, shape (T,).
-        direction: unit vector over COORDINATES.
-        view: what the attacker has.
+    Attributes: signs: gradient of the record over steps in units of clip_norm, +-1 or 0, shape (T,); direction: unit
+        vector over COORDINATES; view: what the attacker has.
     """
 
     name: str
@@ -60,7 +57,6 @@ class Canary:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Steps in which the record has a gradient."""
         return tuple(np.flatnonzero(self.signs).tolist())
 
     @property
@@ -131,7 +127,6 @@ def large_signs(X: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _best_of_all(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Signs that maximise s^T X s for each X, and the values; X of shape (patterns, k, k)."""
     tried = _all_signs(X.shape[1])
     outer = (tried[:, :, None] * tried[:, None, :]).reshape(len(tried), -1)
     values = X.reshape(len(X), -1) @ outer.T
@@ -202,7 +197,6 @@ def candidates(
 def worst_of_each(
     algorithm: LinearAlgorithm, trust: TrustModel, victims: Sequence[int], *, release: str | None
 ) -> dict[int, tuple[float, Canary]]:
-    """Of every victim of whom something is seen: its squared loss, and the canary that shows it."""
 
     def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
         return best_signs(white.T @ white, algorithm.participation.at_node(victim))
@@ -248,7 +242,7 @@ def _worst_of_each(
     *,
     release: str | None,
 ) -> dict[int, tuple[float, Canary]]:
-    """Of every victim of whom something is seen: its squared loss, and the canary of the view that shows most of it.
+    """Squared loss of every victim with a row, and the canary of its worst view.
 
     Args: strongest: signs and squared loss of a victim, from the whitened columns of its view, (rank, T).
     """
@@ -273,7 +267,7 @@ def _heaviest(worst: Mapping[int, tuple[float, Canary]]) -> Canary:
 
 
 def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
-    """The signs that shift each bin most, all in one half space, and their mean square. white: (rows, T)."""
+    """The signs that shift each bin most, all in one half space, and their mean square, from columns (rows, T)."""
     signs, value, first = np.zeros(white.shape[1]), 0.0, None
     for r in range(bins):
         part = white[:, r::bins]
@@ -287,10 +281,7 @@ def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
 
 
 def _reacting(top: Canary, unit: str) -> Canary:
-    """The canary among gradients that are a function of the models, with the feedback that shows most of it.
-
-    A user has no other records than the canary.
-    """
+    """The canary among gradients that react to models, with the feedback that shows most; a user is one record."""
     rate = float(np.max(top.view.algorithm.dynamics.learning_rate))
     scheme = top.view.algorithm.participation.at_node(top.victim)
     tried = []
@@ -303,11 +294,7 @@ def _reacting(top: Canary, unit: str) -> Canary:
 
 
 def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims: Mapping[int, float]) -> Canary:
-    """The canary that shows most, compared with its own claim, given measured precision matrices of the noise.
-
-    Args: precisions: inverse of the covariance of the rows of each canary's view along its direction, (rows, rows);
-        claims: mu by victim.
-    """
+    """The canary that shows most of its claim, given measured precisions, (rows, rows), of its view's noise."""
     tried = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.victim_columns(canary.victim)

@@ -1,9 +1,5 @@
 """The system under audit, what a run of it emits, and what one attacker reads in it.
 
-In: an algorithm, a trust model, and how the other records react to models. Out: messages and models of many trials
-(`Training`, the library's own path, or any `AuditedSystem`); (A, B) of the claimed recursion over all gradients and all
-base noise; the attacker's rows of a transcript, in the order of `View`, with what it knows subtracted (`Observation`).
-
 Trials are coordinates: each coordinate of a run is a run of its own for one-dimensional models, since the maps act on
 every coordinate alike and the noise of coordinates is independent; a trial takes COORDINATES of them, so that a canary
 can be spread. A subclass of `Training` with another `stream` or `clip`, or any object with `run`, is audited by the
@@ -54,11 +50,9 @@ RANK_TOLERANCE = 1e-10  # singular values of the noise, relative, below which a 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transcript:
-    """All that a run emits.
+    """All that a run emits, rows time-major; models: what each node releases, by default the final ones.
 
-    Attributes:
-        messages: of all rounds, shape (rounds * messages per round, trials * COORDINATES), rows time-major.
-        models: what each node releases, by default the final ones, shape (n, trials * COORDINATES).
+    Shapes (rounds * messages per round, trials * COORDINATES) and (n, trials * COORDINATES).
     """
 
     __repr__ = short_repr
@@ -69,13 +63,10 @@ class Transcript:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CanaryRecords:
-    """Records of one node in one run.
+    """Records of the victim in one run.
 
-    Attributes:
-        victim: node index.
-        sizes: signed norm of the raw gradient of each record at each step, shape (T, m); zero where it does not take
-            part.
-        directions: orthonormal rows over the d >= m coordinates of the model, shape (m, d).
+    Attributes: sizes: signed norm of the raw gradient of each record at each step, zero where it does not take part,
+        shape (T, m); directions: orthonormal rows over the d >= m coordinates of the model, shape (m, d).
     """
 
     victim: int
@@ -83,7 +74,6 @@ class CanaryRecords:
     directions: FloatArray
 
     def gradients(self, step: int) -> FloatArray:
-        """Raw gradients of a step, (m, d)."""
         return np.asarray(self.sizes[step][:, None] * self.directions)
 
 
@@ -110,19 +100,12 @@ class OneRunSystem(Protocol):
     """Anything that can be audited in a single run."""
 
     def run_once(self, records: CanaryRecords, *, key: NoiseKey) -> Transcript:
-        """Trains once from models zero, in d dimensions, on these records, to be clipped, and no others.
-
-        Args: key: the secrets of the run are `HolderKeys.simulated(key)`.
-        """
+        """Trains once from models zero, in d dimensions, on these records, to be clipped, alone; `key` as in `run`."""
         ...
 
 
 class Training:
-    """The library's own training path as a System.
-
-    Args:
-        resume_at: steps before which executor and noise stream are made anew from the key, as a resumed run does.
-    """
+    """The library's own training path; before steps in `resume_at` it starts anew from the key, as a resumed run."""
 
     def __init__(
         self, algorithm: LinearAlgorithm, *, noise_std: float, clip_norm: float, resume_at: tuple[int, ...] = ()
@@ -131,7 +114,6 @@ class Training:
         self.resume_at = resume_at
 
     def stream(self, key: NoiseKey, dim: int, first_step: int) -> NoiseStream:
-        """The noise from `first_step` on."""
         return noise_stream(self.algorithm.noise, self.noise_std, key, dim)
 
     def clip(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -140,19 +122,15 @@ class Training:
         return clipped_sums([gradients.unsqueeze(1)], present, self.clip_norm)[0]
 
     def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
-        """See `AuditedSystem.run`."""
-        with one_thread():
-            return self._run(canary, feedback, trials, key)
 
-    def _run(self, canary: FloatArray, feedback: FloatArray, trials: int, key: NoiseKey) -> Transcript:
         def gradients(t: int, models: torch.Tensor) -> torch.Tensor:
             clipped = self.clip(torch.tensor(canary[t], dtype=torch.float64))
             return clipped.repeat(1, trials) + torch.tensor(feedback[t], dtype=torch.float64)[:, None] * models
 
-        return self._transcript(gradients, trials * COORDINATES, key)
+        with one_thread():
+            return self._transcript(gradients, trials * COORDINATES, key)
 
     def run_once(self, records: CanaryRecords, *, key: NoiseKey) -> Transcript:
-        """See `OneRunSystem.run_once`."""
 
         def gradients(t: int, models: torch.Tensor) -> torch.Tensor:
             summed = torch.zeros_like(models)
@@ -203,10 +181,7 @@ def with_models(rows: FloatArray, models: FloatArray, release: str) -> FloatArra
 
 
 def by_round(algorithm: LinearAlgorithm, messages: ArrayLike) -> FloatArray:
-    """Messages given by step or by round, (rounds, messages of a round, d): the rounds of a step follow one another.
-
-    Raises: InvalidInput: another shape; nothing is broadcast.
-    """
+    """Messages given by step or by round, as (rounds, messages of a round, d); nothing is broadcast."""
     R, S, T = len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_steps
     sent = _numbers("messages", messages)
     by_step, of_round = (T, R * S // T), (R, S)
@@ -266,7 +241,6 @@ def _numbers(name: str, given: ArrayLike) -> FloatArray:
 
 
 def anything_is_seen(algorithm: LinearAlgorithm, trust: TrustModel, *, release: str | None = None) -> bool:
-    """Whether the view of any victim has a row."""
     members = ((model, victims) for model, victims in trust.members(algorithm) if victims)
     views = (model.view(algorithm, victims[0], release=release) for model, victims in members)
     return any(view.gradients.shape[0] for view in views)
@@ -293,10 +267,7 @@ class Observation:
     def from_trust(
         algorithm: LinearAlgorithm, trust: TrustModel, victim: int, *, release: str | None = None
     ) -> Observation:
-        """The view of one trust model with a single view, without feedback.
-
-        Raises: InvalidInput: the view is too large for dense matrices.
-        """
+        """The view, without feedback, of a model that has a single one. Raises: InvalidInput: too large to be dense."""
         view = trust.view(algorithm, victim, release=release)
         rows, columns = max(view.noise.shape[0], view.axis.size), view.noise.shape[1]
         if rows > MAX_ROWS or columns > MAX_COLUMNS:
@@ -310,15 +281,12 @@ class Observation:
         return Observation(algorithm, view.knowledge, view.release, A, B, none)
 
     def rounding(self, noise_std: float, norm: float) -> FloatArray:
-        """For each row the size below which what is left of it can be rounding, > 0; norm: of the gradients."""
+        """Size below which what is left of each row can be rounding, > 0; norm: of the gradients."""
         noise, gradients = (np.linalg.norm(part, axis=1) for part in (self.noise, self.gradients))
         return np.maximum(ROUNDING * (noise_std * noise + norm * gradients), 1e-120)  # its square is no zero
 
     def with_feedback(self, factor: float, *, fixed: int | None = None) -> Observation:
-        """The same view where every unknown gradient of the other records is `factor` times the node's model.
-
-        Args: fixed: a node all of whose gradients are fixed.
-        """
+        """The same view where unknown gradients, but at a `fixed` node, are `factor` times the node's model."""
         M = self.algorithm.models_from_gradients().to_dense()
         from_noise = self.algorithm.models_from_noise()
         M_z = np.asarray(from_noise.matmat(np.eye(from_noise.shape[1])))
@@ -333,14 +301,10 @@ class Observation:
 
     @property
     def known_noise(self) -> Mask:
-        """Parts of the base noise that the attacker knows, bool (m,)."""
         return self.knowledge.known_noise.ravel()
 
     def rows(self, transcript: Transcript, key: NoiseKey, noise_std: float) -> FloatArray:
-        """O without what the attacker knows, shape (rows, coordinates).
-
-        Raises: InvalidInput: the transcript does not hold the messages that this view sees.
-        """
+        """O without what the attacker knows, (rows, coordinates). Raises: InvalidInput: missing messages."""
         algorithm = self.algorithm
         expected = len(algorithm.rounds) * algorithm.messages_per_round
         given = np.shape(transcript.messages)

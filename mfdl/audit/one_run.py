@@ -1,14 +1,9 @@
 """audit_one_run: lower bounds on a pairwise privacy loss from a single run with many canaries.
 
-In: the settings of an audit, one victim, and a system that runs once with m canaries of that victim, each included by a
-fair coin. Out: from one attacker's transcript, lower bounds on mu and epsilon beside the claim.
-
 Canaries are different records of one node. Each takes part in one pattern of steps that its participation allows, with
 a gradient of its own direction, so that the attacker's rows along that direction tell of it alone. The guess is the
 sign of the claimed Gaussian's likelihood ratio; the surest ones are counted (`Guesses`). Where noise is normal and
 independent over directions, means and variances of the ratios bound mu more sharply (`bounds.gaussian_mu`).
-
-Lower confidence bounds on privacy loss from guesses about many canaries of a single run.
 
 In: m canaries, each included by a fair coin of its own, and an attacker who guesses r of the coins. Out: bounds on mu,
 or on epsilon at delta, that exceed the truth with probability at most `failure`. Nothing is assumed of the noise.
@@ -47,8 +42,7 @@ from ..privacy import gaussian
 from ..spec import takes_fields_of
 from ..training.keys import NoiseKey
 from . import bounds
-from .audit_results import AuditCircumstances, plain
-from .audited_claims import NOTHING_IS_SEEN, AuditedClaim, AuditedClaims, AuditSettings
+from .audited_claims import NOTHING_IS_SEEN, AuditCircumstances, AuditedClaim, AuditedClaims, AuditSettings, plain
 from .canaries import OVERSHOOT, Canary, heaviest, worst_of_each
 from .observation import CanaryRecords, OneRunSystem, Training
 
@@ -84,10 +78,9 @@ class OneRunSettings(AuditSettings):
                 f"patterns must be at most a {LEAST_OF_A_PATTERN}th of the trials, got {self.patterns} patterns for "
                 f"{self.trials} canaries: each pattern takes a share of the level."
             )
-        if self.algorithm.participation.secret:
-            raise UnsupportedMechanism(
-                "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
-            )
+        self.algorithm.participation.require_public(
+            "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
+        )
         if (self.unit if self.mechanism is None else self.mechanism.unit) == "user":
             raise UnsupportedMechanism("a node is one user, and one run needs many canaries; use audit(...).")
         if self.noise_halved and self.system is not None:
@@ -101,12 +94,9 @@ class OneRunResult(AuditCircumstances):
     """What one run shows of one victim, beside the claim; `trials` are its canaries.
 
     Attributes:
-        victim: node index; attacker: in words; patterns: the steps of the canaries, which take them in turn.
-        guesses, right: how many canaries were guessed, and how many of these rightly.
-        mu_claimed, epsilon_claimed: of the victim, the latter at delta.
-        mu_guesses, epsilon_guesses: lower bounds whatever the distribution of the noise.
+        patterns: the steps of the canaries, which take them in turn; guesses: their number, `right` of them rightly.
+        mu_guesses, epsilon_guesses: lower bounds whatever the distribution of the noise; epsilon at delta.
         mu_gaussian: lower bound if noise is normal and independent over directions.
-        notes: what was left out, in words.
     """
 
     __repr__ = short_repr
@@ -132,21 +122,17 @@ class OneRunResult(AuditCircumstances):
 
     @property
     def mu_audited(self) -> float:
-        """The larger of the bounds on mu, >= 0."""
         return max(self.mu_guesses, self.mu_gaussian)
 
     @property
     def epsilon_audited(self) -> float:
-        """The larger of the bounds on epsilon at delta, >= 0: of guesses, and of `mu_gaussian`."""
         return max(self.epsilon_guesses, bounds.epsilon_lower_bound(self.mu_gaussian, self.delta))
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is refuted."""
         return self.mu_audited > self.mu_claimed
 
     def sentence(self) -> str:
-        """The outcome, in one sentence."""
         verdict = "REFUTED" if self.violated else "not refuted"
         first, *others = [list(steps) for steps in self.patterns]
         steps = short([first, *others] if others else first)
@@ -158,7 +144,6 @@ class OneRunResult(AuditCircumstances):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, infinities as texts."""
         names = ("mu_audited", "epsilon_audited", "violated")
         return plain(**dataclasses.asdict(self), **{name: getattr(self, name) for name in names})
 
@@ -191,12 +176,7 @@ def audit_one_run(settings: OneRunSettings) -> OneRunResult:
 
 @dataclasses.dataclass(frozen=True)
 class OneRunPlan:
-    """An audit of one run before it runs.
-
-    Attributes:
-        chosen: the canary of the victim that is audited, and its claim; None where nothing could be refuted.
-        notes: what is not audited; why: nothing could be refuted.
-    """
+    """An audit of one run before it runs: the victim's canary and its claim; None where `why` nothing is refutable."""
 
     settings: OneRunSettings
     chosen: tuple[Canary, AuditedClaim] | None
@@ -205,7 +185,6 @@ class OneRunPlan:
 
     @staticmethod
     def from_settings(settings: OneRunSettings) -> OneRunPlan:
-        """Raises: InvalidInput: arguments out of range, or a view too large."""
         claims = AuditedClaims.from_settings(settings)
         finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
         worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
@@ -215,7 +194,6 @@ class OneRunPlan:
         return OneRunPlan(settings, (worst[victim][1], finite[victim]), claims.notes, "")
 
     def result(self) -> OneRunResult:
-        """What the run shows; of a plan that has chosen a canary."""
         assert self.chosen is not None
         (canary, claim), settings = self.chosen, self.settings
         circumstances, mu = settings.circumstances, float(claim.mu or 0.0)
@@ -348,10 +326,7 @@ class Guesses:
 
 
 def best_number_of_guesses(canaries: int, mu: float, failure: float) -> int:
-    """How many of m canaries to guess so that guesses at mu are expected to show most; m, m / 2, m / 4, ...
-
-    Of the likelihood ratios of two normal distributions at distance mu, those are guessed that are furthest from 1.
-    """
+    """How many of m canaries to guess so that guesses at mu are expected to show most; m, m / 2, m / 4, ..."""
     counts = [canaries >> shift for shift in range(canaries.bit_length()) if canaries >> shift >= 8] or [canaries]
     return first_maximum(
         counts, lambda r: Guesses(canaries, r, math.floor(r * chance_of_right(r / canaries, mu))).mu(failure)

@@ -24,8 +24,7 @@ from ..privacy import gaussian
 from ..sensitivity.patterns import MAX_ENUMERATED
 from ..training.keys import NoiseKey
 from . import bounds
-from .audit_results import AuditCircumstances, CanaryResult
-from .audited_claims import AuditedClaim, AuditSettings
+from .audited_claims import AuditCircumstances, AuditedClaim, AuditSettings, CanaryResult
 from .bin_draws import Counts, DrawnRuns, TestedDraws
 from .bounds import ErrorRates
 from .canaries import DIRECTIONS, OVERSHOOT, Canary, candidates, learned
@@ -40,11 +39,7 @@ Rows = tuple[FloatArray, FloatArray]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeenRuns:
-    """What an attacker sees of several runs.
-
-    Attributes: rows: of its view along the canary's direction, shape (runs, rows); drawn: the bin of each run, shape
-        (runs,), zeros with public batches.
-    """
+    """Rows of an attacker's view along the canary's direction, (runs, rows), and the bin of each run, or zeros."""
 
     rows: FloatArray
     drawn: Counts
@@ -56,10 +51,7 @@ SeenPair = tuple[SeenRuns, SeenRuns]
 
 @dataclasses.dataclass(frozen=True)
 class CanaryTest:
-    """The test "there was a canary if the statistic exceeds the threshold", fixed before the runs that measure it.
-
-    Attributes: name: of the statistic; normal: the statistic is normal if the noise of the system is.
-    """
+    """The test "there was a canary if the statistic exceeds the threshold"; `normal`: if the system's noise is."""
 
     name: str
     statistic: Callable[[SeenRuns], FloatArray]
@@ -89,7 +81,6 @@ class Attack(abc.ABC):
 
     @functools.cached_property
     def system(self) -> AuditedSystem:
-        """What runs."""
         scales = self.settings.circumstances
         trained = Training(self.settings.algorithm, noise_std=scales.noise_std, clip_norm=scales.clip_norm)
         return self.settings.system or trained
@@ -122,16 +113,12 @@ class Attack(abc.ABC):
         return []
 
     def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
-        """What is not audited, in words."""
         return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Runs of a system on neighbouring inputs; every call with another name has noise of its own.
-
-    Attributes: failure: of each bound, its probability.
-    """
+    """Runs of a system on neighbouring inputs; every call with another name has noise of its own."""
 
     attack: Attack
     failure: float
@@ -141,7 +128,6 @@ class Runs:
         return self.attack.settings.circumstances
 
     def result(self, canary: Canary, number: int, claim: AuditedClaim) -> CanaryResult:
-        """What the canary shows, by a pilot and runs of its own number."""
         circumstances, failure = self._circumstances, self.failure
         test = self.attack.test(canary, claim, self._pair(canary, f"pilot {number}"), failure)
         without, with_canary = (test.statistic(seen) for seen in self._pair(canary, f"measure {number}"))
@@ -228,7 +214,7 @@ class PublicAttack(Attack):
     def chosen_from_runs(
         self, runs: Runs, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim]
     ) -> list[Canary]:
-        """Of the worst canaries of all victims along several directions that which shows most in measured noise."""
+        """The canary that shows most in measured noise, of the worst ones of all victims along several directions."""
         worst = canaries[: len(claims)]  # one of each victim comes first
         tried = [dataclasses.replace(canary, direction=along) for canary in worst for along in DIRECTIONS]
         mus = {u: claim.mu for u, claim in claims.items() if claim.mu is not None}
@@ -273,7 +259,7 @@ class PublicAttack(Attack):
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
     """Inverse of the pooled covariance, its smallest eigenvalues raised to RIDGE of the largest, or of unit variance.
 
-    Args: rounding: standard deviation of each row below which it is constant up to rounding, all > 0.
+    Args: rounding: standard deviation of each row below which it is constant up to rounding.
     """
     centred = np.concatenate([rows - rows.mean(axis=0) for rows in samples])
     scale = np.maximum(np.sqrt((centred**2).mean(axis=0)), rounding)

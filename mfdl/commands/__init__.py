@@ -143,9 +143,7 @@ _OF_A_STREAM = {errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EFBIG, errno.EDQUOT}
 
 def _drop_the_answer() -> None:
     """Discards the rest of the buffer, else Python writes it again at the exit and fails once more."""
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # no descriptor behind it, as under a test: nothing at the exit either
+    with contextlib.suppress(OSError, ValueError):  # without a descriptor, as under a test: nothing at the exit either
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -167,10 +165,8 @@ def _in_words(error: Any, arguments: Sequence[str]) -> str:
 
 
 _NUMBERS = {
-    "valid integer": "a whole number",
-    "valid int": "a whole number",
-    "valid number": "a number",
-    "valid float": "a number",
+    **dict.fromkeys(("valid integer", "valid int"), "a whole number"),
+    **dict.fromkeys(("valid number", "valid float"), "a number"),
 }
 """Words of typer, of either of its parsers, for a value that is no number."""
 
@@ -194,6 +190,5 @@ def _in_one_line(usual: Callable[..., None]) -> Callable[..., None]:
 
 
 def _refuse(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    typer.echo(f"mfdl: {line}", file=sys.stderr)
+    typer.echo(f"mfdl: {' '.join(message.split())}", file=sys.stderr)
     return code

@@ -19,9 +19,8 @@ from .terminal import Answer, command
 if TYPE_CHECKING:
     from .account_losses import Account, SecretAccount
 
-RESULTS = "results.json"
-
-WORST_SHOWN = 10
+RESULTS, WORST_SHOWN = "results.json", 10
+Pair = tuple[str, dict[str, Any]]  # attacker, row
 
 
 @command(AccountConfig, "Folder for results.json and pictures.")
@@ -38,10 +37,7 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
 def run_account(
     config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> Account | SecretAccount:
-    """Losses of every victim; out: a folder for results.json and pictures.
-
-    Raises: InvalidInput: nodes that are not in the graph, or a folder that cannot be written, before any work.
-    """
+    """Losses of every victim; out: a folder for results.json and pictures."""
     from .account_losses import accounted
 
     began, screen = time.perf_counter(), reporter(progress)
@@ -70,9 +66,7 @@ def show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
     rows, kind = [row for _, row in pairs], "pair" if many else "victim"
     same = "" if answer["adaptive"] else _same_for_adaptive(rows, measure, kind)
     groups = _equal_rows(pairs)
-    title = (
-        f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, base noise std {answer['noise_std']:.4g}"
-    )
+    title = "{mechanism} on {graph}, trust {trust}, base noise std {noise_std:.4g}".format_map(answer)
     title += f": {WORST_SHOWN} largest of {len(groups):,}" * (len(groups) > WORST_SHOWN)
     kinds = {"": "" if answer["adaptive"] or same else ",\nnon-adaptive"}
     kinds |= {} if answer["adaptive"] or same else {"adaptive": ",\nadaptive"}
@@ -111,9 +105,9 @@ def _same_for_adaptive(rows: list[dict[str, Any]], measure: str, kind: str) -> s
     return f"Losses above are for non-adaptive gradients; for adaptive ones each {kind} has {', '.join(losses)}."
 
 
-def _equal_rows(pairs: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+def _equal_rows(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Neighbours at one distance whose losses are equal up to rounding."""
-    groups: list[list[tuple[str, dict[str, Any]]]] = []
+    groups: list[list[Pair]] = []
     for pair in pairs:
         if groups and _equal(groups[-1][0][1], pair[1]):
             groups[-1].append(pair)

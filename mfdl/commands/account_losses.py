@@ -23,8 +23,7 @@ from ..privacy import gaussian, questions
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
-from ..privacy.loss_tables import worst_in_words
-from ..privacy.losses import Losses
+from ..privacy.losses import Losses, worst_in_words
 from ..privacy.owners import Owners, victim_name
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
@@ -92,10 +91,7 @@ def _losses(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Account:
-    """A question with its answer.
-
-    Attributes: models, losses: by attacking nodes; victims: None for all; each: mu by node.
-    """
+    """A question with its answer: models and losses by attacking nodes; victims: None for all; each: mu by node."""
 
     config: AccountConfig
     graph: SparseGraph
@@ -108,7 +104,6 @@ class Account:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """The content of results.json."""
         config, algorithm, every = self.config, self.algorithm, self.everything
         labels = self.named.labels
         who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
@@ -165,7 +160,6 @@ class Account:
         return pairs
 
     def worst_in_words(self) -> str:
-        """The victim with the largest loss for adaptive gradients, with its attacker where each node attacks."""
         nodes, loss = self.worst(adaptive=True)
         labels, tied = self.named.labels, self.answer["tied"]
         if not self.config.all_attackers:
@@ -180,9 +174,8 @@ class Account:
         if config.noise_multiplier is not None:
             sensitivity = worst_adaptive(self.everything)
             if math.isinf(sensitivity.squared):
-                raise InvalidInput(
-                    "--noise-multiplier needs a finite sensitivity, got infinite loss; give --noise-std."
-                )
+                why = "needs a finite sensitivity, got infinite loss; give --noise-std."
+                raise InvalidInput(f"--noise-multiplier {why}")
             shift = gaussian.record_shift(config.adjacency, config.clip_norm)
             return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
         target = config.target if self.each is None else {"mu": self.each}
@@ -257,10 +250,7 @@ WITHOUT_MU = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SecretAccount:
-    """A question with its answer.
-
-    Attributes: guarantee: that of every node; losses: by victim; rule: their method; victims: None for all.
-    """
+    """A question with its answer: the guarantee of every node, losses by victim and their rule; victims: None: all."""
 
     config: AccountConfig
     graph: SparseGraph
@@ -326,10 +316,7 @@ class SecretAccount:
 def secret_account(
     config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, victims: Sequence[int] | None
 ) -> SecretAccount:
-    """Accounts for every victim, at the noise or for the target of the config.
-
-    Raises: UnsupportedMechanism: beyond the theorem (`privacy.sampled_exposures`).
-    """
+    """Accounts for every victim, at the noise or for the target of the config."""
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
     losses = Losses.from_algorithm(algorithm, Privacy(model, owners=owners, **config.values("adjacency", "clip_norm")))

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 from ..progress import Progress, reporter
 from ..runs import options
-from ..runs.options import OnGraph, Option, Protects, require_member
+from ..runs.options import OnGraph, Option, Protects
 from ..runs.output import circumstances, json_number, require_folder, rounded_up
 from . import terminal
 from .terminal import Answer, command
@@ -39,10 +39,7 @@ WORST_VICTIM = re.compile(r" \(node .*(, the worst victim|that lose most)\)")
 
 @dataclasses.dataclass(frozen=True)
 class AttackConfig(Protects, OnGraph):
-    """One attacker on one graph: without noise, and under a mechanism with noise_std, or calibrated to mu.
-
-    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
-    """
+    """One attacker on one graph: without noise, and under a mechanism with noise_std, or calibrated to mu."""
 
     command: ClassVar[str] = "attack"
 
@@ -77,7 +74,7 @@ class AttackConfig(Protects, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_member("trust model", self.trust, trust.base.MODELS)
+        require_known("trust model", self.trust, trust.base.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
                 f"--trust {self.trust} has several possible attackers, but an attack needs one; use one of "
@@ -85,7 +82,7 @@ class AttackConfig(Protects, OnGraph):
             )
         registry.check_name(self.name)
         self.parameters()
-        require_member("kind of gradients", self.gradients, tuple(GRADIENTS))
+        require_known("kind of gradients", self.gradients, tuple(GRADIENTS))
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give --noise-std or --mu, not both.")
         if not self.noisy and (self.noise_std is not None or self.mu is not None):
@@ -108,10 +105,7 @@ class AttackConfig(Protects, OnGraph):
 def run_attack(
     config: AttackConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Reconstructed gradients, JSON-ready; out: a folder for results.json and the picture.
-
-    Raises: InvalidInput: nodes that are not in the graph, or a folder that cannot be written, before any work.
-    """
+    """Reconstructed gradients, JSON-ready; out: a folder for results.json and the picture."""
     from ..algorithms import registry
     from ..audit import reconstruct
     from ..dynamics import Dynamics
@@ -180,9 +174,8 @@ def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustMod
 
 def _in_options(text: str, steps: int) -> str:
     """A remedy that the accountant names, in the options of this command."""
-    return text.replace(f"unit='user' with EveryStep({steps})", "--unit user").replace(
-        "release='none'", "--release none"
-    )
+    text = text.replace(f"unit='user' with EveryStep({steps})", "--unit user")
+    return text.replace("release='none'", "--release none")
 
 
 def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> dict[str, Any]:
@@ -218,9 +211,8 @@ def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> d
 
 def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     titled = [("Without noise", answer["without_noise"])]
-    if "with_noise" in answer:
-        title = f"{answer['mechanism']}, base noise std {answer['with_noise']['noise_std']:.4g}"
-        titled.append((title, answer["with_noise"]))
+    if noisy := answer.get("with_noise"):
+        titled.append((f"{answer['mechanism']}, base noise std {noisy['noise_std']:.4g}", noisy))
     return titled
 
 
@@ -261,10 +253,7 @@ def attack(config: AttackConfig, out: Path | None) -> Answer:
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:
     titled = panels(answer)
-    title = (
-        f"{answer['graph']}, trust {answer['trust']}, {answer['unit']} level, {answer['steps']} steps, "
-        f"gradients {answer['gradients']}"
-    )
+    title = "{graph}, trust {trust}, {unit} level, {steps} steps, gradients {gradients}".format_map(answer)
     columns = ["node", "distance", *(column for name, _ in titled for column in (name, "error", "left"))]
     table = terminal.table(columns, title=title, right=("distance", "error", "left"))
     for rows in zip(*(panel["nodes"] for _, panel in titled), strict=True):

@@ -25,10 +25,7 @@ MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", 
 
 @dataclasses.dataclass(frozen=True)
 class AuditConfig(TakesPart, OnGraph):
-    """Mechanisms by trust models, all at one noise, or each at the noise of one mu or epsilon.
-
-    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
-    """
+    """Mechanisms by trust models, all at one noise, or each at the noise of one mu or epsilon."""
 
     command: ClassVar[str] = "audit"
 
@@ -124,10 +121,7 @@ class AuditConfig(TakesPart, OnGraph):
 def run_audit(
     config: AuditConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> tuple[AuditMatrix, dict[str, Any]]:
-    """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
-
-    Raises: InvalidInput: no finite claim, unknown nodes, or a folder that cannot be written.
-    """
+    """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png."""
     from ..runs.output import require_folder, versions
 
     began = time.perf_counter()

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known, unknown_name
 from ..runs import options
-from ..runs.options import OnGraph, Option, TakesPart, require_member, require_steps
+from ..runs.options import OnGraph, Option, TakesPart, require_steps
 
 if TYPE_CHECKING:
     from ..objective import ErrorWeights
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class AccountConfig(TakesPart, OnGraph):
-    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu, epsilon and budgets.
-
-    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
-    """
+    """One mechanism, graph and trust model; at most one of noise_std, noise_multiplier, mu, epsilon and budgets."""
 
     command: ClassVar[str] = "account"
 
@@ -84,7 +81,7 @@ class AccountConfig(TakesPart, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_member("trust model", self.trust, trust.base.MODELS)
+        require_known("trust model", self.trust, trust.base.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
         names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")
@@ -118,10 +115,8 @@ class AccountConfig(TakesPart, OnGraph):
         excluded = {"--victims": self.victims, "--all-attackers": self.all_attackers, "--budgets": self.budgets}
         given = [name for name, value in excluded.items() if value]
         if given:
-            raise InvalidInput(
-                f"--owners computes every node and every group of owners for one set of attackers; leave out "
-                f"{' and '.join(given)}."
-            )
+            what = "--owners computes every node and every group of owners for one set of attackers"
+            raise InvalidInput(f"{what}; leave out {' and '.join(given)}.")
 
     def parameters(self) -> dict[str, Any]:
         """The settings, as the builder takes them; covariances are made against the coalitions that attack."""
@@ -170,12 +165,7 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
 
 @dataclasses.dataclass(frozen=True)
 class FactorizeConfig(OnGraph):
-    """One mechanism on one graph.
-
-    Args: typed: fields given on purpose, even at their defaults.
-    Raises: InvalidInput: an unknown mechanism, a field that it does not have (typed, or not at its default), a value
-        out of range, a device that cannot be used.
-    """
+    """One mechanism on one graph. Args: typed: fields given on purpose, even at their defaults."""
 
     command: ClassVar[str] = "factorize"
     STOPPED: ClassVar[str] = "stopped"  # status of a solver that ran out of iterations

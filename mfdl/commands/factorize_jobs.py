@@ -16,13 +16,12 @@ from .. import check, factorization, graphs
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known, unknown_name
 from ..factorization import Factorization, FactorizationProblem, MaximumProblem
 from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
-from ..factorization.groups import Groups
 from ..factorization.long_runs import StructuredFactorization
 from ..factorization.nodes import NodeFactorizations
-from ..factorization.seeded_covariances import SpatialFactorization
+from ..factorization.seeded_covariances import Groups, SpatialFactorization, read_groups
 from ..factorization.setting import Setting
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..factorization.temporal import PREFIX_SUM_TOLERANCE, EstimatedFactorization
@@ -32,7 +31,6 @@ from ..objective.counted_models import COUNTED_MODELS
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
-from ..runs.options import require_member
 from ..runs.output import json_number, require_writable, versions
 from .configs import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 
@@ -43,14 +41,11 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_obj
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
-
-    Raises: InvalidInput: a graph, groups or a file that cannot be used.
-    """
+    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later."""
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
-    groups = None if config.groups is None else factorization.groups.read_groups(config.groups, gossip.labels)
+    groups = None if config.groups is None else read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, reporter(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()
@@ -83,12 +78,8 @@ def run_factorize(
 
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
-    """The target, its noise, its errors, and every attempted correlation."""
     names = ("correlation", "objective", "lower_bound")
-    tried = [
-        {"noise_std": json_number(std), **{name: getattr(best, name) for name in names}}
-        for _, std, best in solved.tried
-    ]
+    tried = [{"noise_std": json_number(std)} | {n: getattr(best, n) for n in names} for _, std, best in solved.tried]
     return {
         **config.values("participation", "epsilon", "delta", "adjacency"),
         **{name: getattr(solved, name) for name in OF_BINS},
@@ -143,9 +134,7 @@ Solved = Certified | BallsInBinsFactorization
 class Job:
     def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
         self.config, self.groups, self.progress = config, groups, progress
-        self.dynamics = Dynamics(
-            gossip, learning_rate=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-        )
+        self.dynamics = Dynamics(gossip, learning_rate=config.lr, **config.values("momentum", "weight_decay"))
         tolerance = config.tolerance
         if tolerance is None:
             grouped = factorization.seeded_covariances.default_tolerance(groups, config.coalition)
@@ -155,7 +144,6 @@ class Job:
 
     @property
     def made_for(self) -> Cyclic | BallsInBins:
-        """The participation in a file."""
         if self.config.mechanism == SECRET:
             return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
         return self.participation
@@ -177,14 +165,13 @@ class Job:
 
     def _solve_bins(self) -> BallsInBinsFactorization:
         config = self.config
-        target = config.values("epsilon", "delta", "adjacency")
-        noise_std = noise_of_bins(bins=config.period, **target)
+        noise_std = noise_of_bins(bins=config.period, **config.values("epsilon", "delta", "adjacency"))
         options: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
         options |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_balls_in_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
 
     def _solve_form(self, form: str) -> StructuredFactorization:
-        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
+        require_known("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
         more: dict[str, Any] = {**self.counted, **config.values("bandwidth", "buffers"), "progress": self.progress}
         if config.max_iterations != type(config).max_iterations:
@@ -216,8 +203,8 @@ class Job:
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray | None]:
         check.positive(tolerance=self.limits["tolerance"])
-        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
-        require_member("solver", self.config.solver, factorization.temporal.SOLVERS)
+        require_known("counted_models", self.config.counted_models, COUNTED_MODELS)
+        require_known("solver", self.config.solver, factorization.temporal.SOLVERS)
         if mechanism in PER_NODE:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
@@ -227,12 +214,11 @@ class Job:
             return self._prefix_sums()
         # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
-        if noise is None or noise.fresh or noise.factor is not None:
+        if noise is None or noise.factor is not None or (C := noise.written.array) is None:
             raise InvalidInput(
                 f"{mechanism} holds noise correlated over nodes, with its objective and bound; factorize "
                 "evaluates encoders over time. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
-        C = np.asarray(noise.written.array)
         if noise.shared:
             return self._judged_shared(C)
         per_node, grams = self._best_per_node()

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import extensions
-from ..errors import InvalidInput
-from ..graph_formats import FORMATS, LISTED
+from ..errors import InvalidInput, require_known
+from ..graphs.file_links import FORMATS, LISTED
 from ..runs.option_files import split
-from ..runs.options import require_member
 from . import terminal
 
 if TYPE_CHECKING:
@@ -35,15 +34,15 @@ def mechanisms(
     every = {**MECHANISMS, **OF_BALLS_IN_BINS}
     names = list(every) if mechanism is None else list(split(mechanism))
     for name in names or [""]:
-        require_member("mechanism", name, every)
+        require_known("mechanism", name, every)
     rows: list[dict[str, Any]] = [
         {
             "name": name,
-            **{key: getattr(entry, key) for key in ("summary", "trust", "paper", "erratum")},
-            "models": list(entry.models),
-            "parameters": {key: parameter.type_name for key, parameter in entry.parameters.items()},
+            **{key: getattr(every[name], key) for key in ("summary", "trust", "paper", "erratum")},
+            "models": list(every[name].models),
+            "parameters": {key: parameter.type_name for key, parameter in every[name].parameters.items()},
         }
-        for name, entry in ((name, every[name]) for name in names)
+        for name in names
     ]
     if cite:
         _cite(rows, as_json)
@@ -57,9 +56,8 @@ def _list(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         settings = " ".join(f"--set {key}=<{kind}>" for key, kind in row["parameters"].items())
         lines = {"meant for": row["trust"], "source": row["paper"], "mended here": row["erratum"], "options": settings}
-        terminal.explain(
-            f"{row['name']}: {row['summary']}", {k: v for k, v in lines.items() if v not in ("", "-", "none")}
-        )
+        known = {key: words for key, words in lines.items() if words not in ("", "-", "none")}
+        terminal.explain(f"{row['name']}: {row['summary']}", known)
     terminal.say(["file:FILE: an encoder or a covariance written by `mfdl factorize --out FILE`."])
 
 
@@ -74,21 +72,20 @@ def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
         row["name"]: [paper for bibliography in bibliographies for paper in bibliography(row["paper"])] for row in rows
     }
     if as_json:
-        rows_of_papers = {name: [dataclasses.asdict(paper) for paper in cited] for name, cited in papers.items()}
-        terminal.as_one_json_value(
-            [{"name": r["name"], "source": r["paper"], "papers": rows_of_papers[r["name"]]} for r in rows]
-        )
+        cited = {name: list(map(dataclasses.asdict, of_name)) for name, of_name in papers.items()}
+        sources = ({"name": row["name"], "source": row["paper"], "papers": cited[row["name"]]} for row in rows)
+        terminal.as_one_json_value(list(sources))
         return
     using: dict[str, list[str]] = {}
-    entries = {paper.bibtex: paper for cited in papers.values() for paper in cited}
-    for name, cited in papers.items():
-        for paper in cited:
+    for name, of_name in papers.items():
+        for paper in of_name:
             using.setdefault(paper.bibtex, []).append(name)
-    for bibtex in entries:
-        typer.echo(f"% {', '.join(using[bibtex])}\n{bibtex}\n")
-    for name in (name for name, cited in papers.items() if not cited):
-        source = next(row["paper"] for row in rows if row["name"] == name)
-        typer.echo(f"% {name}: no paper of its own{'' if source == '-' else f' ({source})'}")
+    for bibtex, mechanisms in using.items():
+        typer.echo(f"% {', '.join(mechanisms)}\n{bibtex}\n")
+    for row in rows:
+        if not papers[row["name"]]:
+            source = "" if row["paper"] == "-" else f" ({row['paper']})"
+            typer.echo(f"% {row['name']}: no paper of its own{source}")
 
 
 @trust.command("list")
@@ -103,9 +100,8 @@ def list_models(as_json: terminal.Json = False) -> None:
     table = terminal.table(("name", "messages seen", "gradients known", "noise known", "options"), title="trust models")
     table.columns[0].no_wrap = True
     for row in rows:
-        table.add_row(
-            *(row[key] for key in ("name", "seen", "gradients_known", "noise_known")), "\n".join(row["options"])
-        )
+        words = (row[key] for key in ("name", "seen", "gradients_known", "noise_known"))
+        table.add_row(*words, "\n".join(row["options"]))
     terminal.answers().print(table, markup=False)
 
 
@@ -207,20 +203,18 @@ def fetch_files(
             rows.append({"name": name, "path": None, "error": str(error)})
     if as_json:
         terminal.as_one_json_value({"data_home": str(data.home(data_home)), "files": rows})
-    else:
-        for row in rows:
-            if row["path"]:
-                typer.echo(f"{row['name']}  {row['path']}")
-    failures = [row["error"] for row in rows if row["error"]]
-    if failures:
-        raise InvalidInput(" ".join(str(failure) for failure in failures))
+    for row in rows if not as_json else ():
+        if row["path"]:
+            typer.echo(f"{row['name']}  {row['path']}")
+    if failures := [row["error"] for row in rows if row["error"]]:
+        raise InvalidInput(" ".join(failures))
 
 
 def _summary(text: str, graph: str | None, data_home: Path | None) -> FileSummary:
     from ..training import tasks
-    from ..training.tasks import file_tasks, task_modules
+    from ..training.tasks import file_tasks
 
-    named = text.partition(":")[0].strip() in tasks.names() or task_modules.parse_module_text(text) is not None
+    named = text.partition(":")[0].strip() in tasks.names() or file_tasks.parse_module_text(text) is not None
     if not named and (file := file_tasks.parse_file_text(text)) is not None:
         return file_tasks.summary_of_file(file, graph)
     if graph is None:
@@ -281,5 +275,4 @@ def inspect_graph(
         terminal.as_one_json_value(summary)
         return
     summary["first_labels"] = ", ".join(map(repr, summary["first_labels"]))
-    path = summary.pop("path")
-    terminal.explain(path, {key.replace("_", " "): str(value) for key, value in summary.items()})
+    terminal.explain(summary.pop("path"), {key.replace("_", " "): str(value) for key, value in summary.items()})

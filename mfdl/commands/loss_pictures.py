@@ -95,8 +95,6 @@ class Pictures:
             for name in PAIRWISE:
                 (folder / name).unlink(missing_ok=True)
 
-    # ---- one picture each --------------------------------------------------------------------------------
-
     def by_distance(self) -> Any:
         """account: loss by distance, or by victim where attackers have no place in the graph."""
         placed = bool(next(iter(self.losses)))
@@ -104,19 +102,16 @@ class Pictures:
         hops = np.array([hop for hop, _ in pairs], dtype=np.intp)
         non_adaptive, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
         by = sorted({loss.adaptive_by for _, loss in pairs})
-        if self.answer["adaptive"]:
-            curves = [pictures.Curve(pictures.NON_ADAPTIVE, "ours", "also for adaptive gradients", hops, non_adaptive)]
-        else:
-            curves = [
-                pictures.Curve(
-                    pictures.NON_ADAPTIVE, "ours, non-adaptive", "gradients independent of outputs", hops, non_adaptive
-                ),
-                pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
-            ]
+        name, words = "ours", "also for adaptive gradients"
+        if not self.answer["adaptive"]:
+            name, words = "ours, non-adaptive", "gradients independent of outputs"
+        curves = [pictures.Curve(pictures.NON_ADAPTIVE, name, words, hops, non_adaptive)]
+        if not self.answer["adaptive"]:
+            words = f"training; by {', '.join(by)}"
+            curves.append(pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", words, hops, adaptive))
         curves += self._published_curves() if placed else []
-        local = max(
-            loss.sensitivity_squared for loss in sensitivity_by_victim(self.algorithm, LDP(), method="certified")
-        )
+        locally = sensitivity_by_victim(self.algorithm, LDP(), method="certified")
+        local = max(loss.sensitivity_squared for loss in locally)
         details: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
             return pictures.plot_by_victim(curves, title=self._unplaced(), **details)
@@ -145,8 +140,6 @@ class Pictures:
 
     def _unplaced(self) -> str:
         return f"Privacy loss of each node under trust model {self.answer['trust']}"
-
-    # ---- their parts -------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
@@ -231,7 +224,7 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """One panel per answer side by side. Args: panels: title and nodes of each; caption: below them."""
+    """Panels side by side, each with title and nodes, and a caption below them."""
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
     foot = 0.55 + LINE_INCHES * len(lines)
@@ -250,14 +243,12 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
 
 def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
     ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
-    spots, size = draw_edges(ax, graph)
+    (spots, size), names = draw_edges(ax, graph), {}
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
         x, y = spots[label]
         ax.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
+        names[label] = f"{label}{_error(node)}"
     if len(graph) <= MAX_LABELLED:
-        names = {
-            label: f"{label}{_error(node)}" for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True)
-        }
         name_nodes(ax, graph, spots, names, size)
     return ax
 

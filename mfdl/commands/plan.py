@@ -22,10 +22,7 @@ SHOWN = 12
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig(OnGraph):
-    """A budget, records a node, and the values that designs combine.
-
-    Raises: InvalidInput: a value out of range, an unknown name, no budget or two.
-    """
+    """A budget, records a node, and the values that designs combine."""
 
     command: ClassVar[str] = "plan"
 

@@ -31,14 +31,12 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, no
 
 
 def messages() -> Console:
-    """Console of everything but the answer: stderr."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def answers() -> Console:
-    """Console of the answer: stdout."""
     from rich.console import Console
 
     return Console()
@@ -119,17 +117,13 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
             *(row[name] for name in several),
             row["mechanism"],
             row["trust"],
-            _budget(row["mu"]),
+            "-" if (mu := row["mu"]) is None else mu if isinstance(mu, str) else f"{mu:g}",
             *[rounded_up(row["epsilon"])] * secret,
             f"{row['lr']:g}",
             diverged or plus_minus(row["final_test_loss_mean"], row["final_test_loss_std"], count, ".3f"),
             plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
         )
     return filled
-
-
-def _budget(value: float | str | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 TAKEN = ("config", "out", "several")
@@ -204,7 +198,6 @@ def command(
 
 
 def _require_delta(epsilon: float, *, is_default: bool) -> None:
-    """Refuses an epsilon at the default delta, as `calibrate` does in Python."""
     if is_default:
         raise InvalidInput(
             f"--epsilon {epsilon:g} needs --delta in (0, 1), e.g. --delta 1e-6: the default only says where epsilon is "

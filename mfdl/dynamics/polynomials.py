@@ -12,9 +12,8 @@ q with q(1) = 0 under the weights 1 / (1 - p^2)^2, that is the orthogonal polyno
 times these weights; so its roots are real, among the eigenvalues, and the nodes of a Gauss rule. Reweighting finds
 them. With as many rounds as there are other eigenvalues it averages exactly.
 
-The two-term recursion of Chebyshev polynomials sends T_j(W) in round j, and needs the models of two rounds; products of
-factors have the same p and need those of one, so that rounds stay maps of one state. What nodes see of a step spans the
-same either way: polynomials of each degree below K of one vector. Their order matters for rounding alone.
+Products of factors have the same p as the two-term recursion of Chebyshev polynomials, and need the models of one round
+in place of two; what nodes see of a step spans the same. Their order matters for rounding alone.
 Source: Chebyshev as accelerated gossip, arXiv:2206.05091 (Muffliato), Algorithm 2.
 """
 
@@ -67,10 +66,7 @@ def require_one_symmetric_matrix(polynomial: str, gossip: Gossip) -> None:
 
 
 def roots(polynomial: str, W: GossipMatrix, rounds: int) -> tuple[float, ...]:
-    """r_j of the K rounds, the lowest first, then in the order of Leja.
-
-    Each next one is where the product of those before is largest, so that partial products stay small.
-    """
+    """r_j of the K rounds: the lowest first, then in the order of Leja, so that partial products stay small."""
     low, high = W.spectral_interval
     chosen = _chebyshev(low, high, rounds)
     if polynomial == LEAST_NOISE and W.num_nodes > 1:

@@ -33,31 +33,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Factorization",
-    "FactorizationProblem",
-    "MaximumProblem",
-    "NotConverged",
-    "evaluate",
-    "factorize",
-    "factorize_balls_in_bins",
-    "factorize_classes",
-    "factorize_long",
-    "factorize_nodes",
-    "from_jax_privacy",
-    "from_opake",
-    "load",
-    "maximum_problem",
-    "optimal_covariance",
-    "optimal_joint",
-    "optimal_kronecker",
-    "optimal_pairwise",
-    "optimal_per_mode",
-    "prefix_sum_encoder",
-    "problem",
-    "save",
-    "solve_problem",
+    "Factorization", "FactorizationProblem", "MaximumProblem", "NotConverged", "evaluate", "factorize",
+    "factorize_balls_in_bins", "factorize_classes", "factorize_long", "factorize_nodes", "from_jax_privacy",
+    "from_opake", "load", "maximum_problem", "optimal_covariance", "optimal_joint", "optimal_kronecker",
+    "optimal_pairwise", "optimal_per_mode", "prefix_sum_encoder", "problem", "save", "solve_problem",
     "square_root_encoder",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

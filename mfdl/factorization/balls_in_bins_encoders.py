@@ -3,7 +3,7 @@
 Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is
 M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_balls_in_bins`
 solves for several bounds on the off-diagonal of M and keeps the encoder whose noise, at the scale that the accountant
-asks for, costs the models least: among all encoders, or for many steps among those of a form with structure.
+asks for, costs the models least.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,8 +44,8 @@ FORM_CORRELATIONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45)
 DENSE = "dense"
 BIN_FORMS = (DENSE, "toeplitz", "banded")
 """What `factorize_balls_in_bins` searches among."""
-
 BIN_STOPPING = Stopping(tolerance=1e-4, max_iterations=1200)
+Solved: TypeAlias = Iterator[tuple[float, BinFactorization | BinEncoder]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +69,6 @@ class BallsInBinsFactorization:
 
     @property
     def best(self) -> BinFactorization | BinEncoder:
-        """The first one of the least error."""
         return self._best_attempt[2]
 
     @property
@@ -132,7 +131,7 @@ def factorize_balls_in_bins(
     check.instance(Dynamics, dynamics=dynamics)
     k, b = check.integer_at_least(1, epochs=epochs), check.integer_at_least(1, bins=bins)
     require_known("form", form, BIN_FORMS)
-    if bandwidth is not None and (check.integer_at_least(1, bandwidth=bandwidth), form)[1] == DENSE:
+    if bandwidth is not None and check.integer_at_least(1, bandwidth=bandwidth) and form == DENSE:
         raise InvalidInput(f"bandwidth {bandwidth} is of a form with diagonals; leave it out, or name the form.")
     if factor is not None and form != DENSE:
         raise UnsupportedMechanism(
@@ -140,17 +139,14 @@ def factorize_balls_in_bins(
         )
     if correlations is None:
         correlations = CORRELATIONS if form == DENSE else FORM_CORRELATIONS
-    check.function(
-        "mfdl.privacy.noise_of_bins(epsilon=1.0, delta=1e-6, bins=bins, adjacency='zero-out')",
-        noise_std=noise_std,
-    )
+    example = "mfdl.privacy.noise_of_bins(epsilon=1.0, delta=1e-6, bins=bins, adjacency='zero-out')"
+    check.function(example, noise_std=noise_std)
     correlations = check.listed("numbers in [0, 1]", correlations=correlations)
     if not len(correlations) or not all(0 <= check.non_negative(correlation=c) <= 1 for c in correlations):
         raise InvalidInput(f"correlations must be numbers in [0, 1], at least one, got {list(correlations)!r}.")
     began, ordered = time.perf_counter(), sorted(map(float, correlations))
-    tried: list[tuple[float, float, BinFactorization | BinEncoder]] = []
     posed: FactorizationProblem | None = None
-    every: Iterator[tuple[float, BinFactorization | BinEncoder]]
+    every: Solved
     with solver_refusals(), reporter(progress).status(f"factorizing {k * b:,} steps in {b:,} bins"):
         if form == DENSE:
             counted = NoiseObjective(dynamics, k * b, ErrorWeights() if weights is None else weights)
@@ -160,10 +156,9 @@ def factorize_balls_in_bins(
         else:
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
             every = _form_solutions(setting, b, ordered, form, bandwidth, stopping)
-        tried += [(each, float(noise_std(solved.bin_gram)), solved) for each, solved in every]
-    solutions = BallsInBinsFactorization(
-        tuple(tried), time.perf_counter() - began, None if posed is None else posed.error_gram
-    )
+        tried = tuple((each, float(noise_std(solved.bin_gram)), solved) for each, solved in every)
+    error_gram = None if posed is None else posed.error_gram
+    solutions = BallsInBinsFactorization(tried, time.perf_counter() - began, error_gram)
     if not solutions.noise_std < math.inf:
         raise InvalidInput("no encoder meets the target, whatever its noise; ask the accountant for another one.")
     return solutions
@@ -175,9 +170,7 @@ def _spread_gram(counted: NoiseObjective, factor: sp.csr_array) -> FloatArray:
     return np.asarray(np.tensordot(((U.T @ factor.toarray()) ** 2).sum(axis=1), grams, 1))
 
 
-def _dense(
-    posed: FactorizationProblem, correlations: Sequence[float], stopping: Stopping
-) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
+def _dense(posed: FactorizationProblem, correlations: Sequence[float], stopping: Stopping) -> Solved:
     start = None
     for correlation in correlations:
         solved = solutions.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
@@ -187,7 +180,7 @@ def _dense(
 
 def _form_solutions(
     setting: Setting, bins: int, correlations: Sequence[float], form: str, bandwidth: int | None, stopping: Stopping
-) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
+) -> Solved:
     cost, start = mode_cost(setting), None
     options: dict[str, Any] = {"bandwidth": bandwidth, "max_iterations": stopping.max_iterations}
     for correlation in correlations:

@@ -7,17 +7,9 @@ from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, In
 from ..check import FloatArray
 
 __all__ = [
-    "Banded",
-    "Buffered",
-    "Dense",
-    "Encoder",
-    "Identity",
-    "Inverse",
-    "PerColumn",
-    "Toeplitz",
-    "bins",
+    "Banded", "Buffered", "Dense", "Encoder", "Identity", "Inverse", "PerColumn", "Toeplitz", "bins",
     "square_root_series",
-]
+]  # fmt: skip
 
 
 def square_root_series(width: int, *, inverse: bool = False) -> FloatArray:

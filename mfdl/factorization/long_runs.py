@@ -3,17 +3,6 @@
 In: what `factorize` takes. Out: an encoder (`mfdl.factorization.encoders`) that `CausalNoise` and `mf_dsgd` take,
 with objective, a certified lower bound on the objective of any encoder, and their gap. The error Gram is known by the
 spectral measure of the gossip alone: each of its eigenvalues is a scalar recursion.
-
-Sensitivity of an encoder with structure: from its coefficients or bands, never from an array of T x T.
-
-Toeplitz C (buffered ones too) go to `toeplitz_bound`, banded ones to `banded_bound`, and to both where C is both. Where
-C^-1 = N is given and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (the comparison matrix of a triangular
-N), and C = M where no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so
-its rounding is relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them:
-with N c = e + r, c is off by N^-1 r, at most M |r|.
-
-A number that no rule gives, or that may be improved, is that of the Gram matrix itself, where T lets it be written out:
-where N is given, times (1 - ||C N - I||)^-2 for the C that is written.
 """
 
 from __future__ import annotations
@@ -48,7 +37,6 @@ DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS = 1e-3, 300
 
 
 def _form(participation: Participation, form: str, bandwidth: int | None, buffers: int) -> Form:
-    """Checked; raises InvalidInput."""
     require_known("form", form, FORMS)
     if bandwidth is not None:
         check.at_most_steps(participation.num_steps, bandwidth=bandwidth)
@@ -100,7 +88,6 @@ def factorize_long(
     """The best encoder of a form, with objective, certified lower bound and gap; status "stationary".
 
     Args:
-        dynamics, participation: what trains, and who takes part when.
         weights, counted_models: which models count; default all alike, after averaging ("message": before).
         max_iterations: of the search. There is no tolerance: the objective is at most the gap above the optimum.
         measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
@@ -133,10 +120,7 @@ def factorize_long(
 def evaluate_long(
     setting: Setting, encoder: Encoder, *, measure: SpectralMeasure | None = None
 ) -> StructuredFactorization:
-    """A given encoder in a setting: objective at unit sensitivity, lower bound, status "fixed".
-
-    Raises: as `factorize_long`.
-    """
+    """A given encoder in a setting: objective at unit sensitivity, lower bound, status "fixed"."""
     cost, patterns = mode_cost(setting, measure), spaced_patterns(setting.participation)
     return structured.evaluate(cost, patterns, encoder, _squared_sensitivity(setting.participation))
 
@@ -155,13 +139,11 @@ def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFac
     """With the lower bound of the dense problem, where its arrays are small."""
     if setting.participation.num_steps > DENSE_BOUND_STEPS:
         return solved
-    posed = problem(
-        setting.dynamics, setting.participation, weights=setting.weights, counted_models=setting.counted_models
-    )
+    counted = {"weights": setting.weights, "counted_models": setting.counted_models}
+    posed = problem(setting.dynamics, setting.participation, **counted)  # type: ignore[arg-type]
     dense = mfdl_solvers.solve(posed, Stopping(DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS))
-    bound = min(
-        solved.objective, max(solved.lower_bound, dense.lower_bound)
-    )  # rounding alone can lift it above the objective
+    # rounding alone can lift it above the objective
+    bound = min(solved.objective, max(solved.lower_bound, dense.lower_bound))
     return dataclasses.replace(solved, lower_bound=bound)
 
 

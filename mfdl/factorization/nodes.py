@@ -1,7 +1,6 @@
 """An encoder over the steps for each node, or each class of nodes, with the error Gram of its own noise.
 
-Local noise is independent over nodes, so the problems are separate, and each node's encoder has unit sensitivity under
-the participation of its own records. Totals over nodes behave like one `Factorization`.
+Local noise is independent over nodes, so the problems are separate. Totals over nodes behave like one `Factorization`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from ..errors import InvalidInput
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 from .temporal import evaluate
@@ -36,7 +34,7 @@ from .temporal import evaluate
 @storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeFactorizations:
-    """One factorization per node (MAFALDA-L); totals over nodes behave like one `Factorization`."""
+    """One factorization per node (MAFALDA-L)."""
 
     __repr__ = short_repr
 
@@ -50,12 +48,10 @@ class NodeFactorizations:
 
     @property
     def objective(self) -> float:
-        """Sum over nodes."""
         return sum(f.objective for f in self.nodes)
 
     @property
     def lower_bound(self) -> float:
-        """Sum over nodes: valid since the nodes' problems are separate."""
         return sum(f.lower_bound for f in self.nodes)
 
     @property
@@ -71,17 +67,14 @@ class NodeFactorizations:
 
     @property
     def iterations(self) -> int:
-        """Sum over nodes."""
         return sum(f.iterations for f in self.nodes)
 
     @property
     def sensitivity(self) -> float:
-        """The largest of any node."""
         return max(f.sensitivity for f in self.nodes)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Distinct notes of the nodes."""
         return tuple(dict.fromkeys(note for f in self.nodes for note in f.notes))
 
 
@@ -149,15 +142,9 @@ def factorize_classes(
     Under LDP each encoder has sensitivity 1 whatever the classes, so the objective lies between that of an encoder per
     node and, where all share a participation, that of one for all, up to the tolerance.
 
-    Args:
-        labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
-            `degree_labels`: nodes with equally many neighbours.
-        the others: as for `factorize_nodes`.
-
-    Returns: ClassFactorizations; objective = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound
-        likewise.
-    Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
-        for another number of nodes.
+    Args: labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
+        `degree_labels`: nodes with equally many neighbours. The others: as for `factorize_nodes`.
+    Raises: as `factorize_nodes`; InvalidInput: labels for another number of nodes.
     Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
     """
     setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
@@ -213,8 +200,6 @@ def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArr
 
 @dataclasses.dataclass(frozen=True)
 class _Turns:
-    """Problems solved one after another."""
-
     stopping: Stopping
     allow_stopped: bool
 
@@ -269,24 +254,15 @@ def evaluate_nodes(
                 f"lower_bounds, got {array.shape}."
             )
     began = time.perf_counter()
-    encoders = check.finite_array(3, encoders=encoders)
     labels = _labels_of_nodes(participation, len(grams))
-    any_gram = np.eye(
-        participation.num_steps
-    )  # where no counted model meets the noise: its objective is set to 0 below
+    any_gram = np.eye(T)  # where no counted model meets the noise: its objective is set to 0 below
     posed = [FactorizationProblem(H if H.any() else any_gram, steps) for H, steps in zip(grams, labels, strict=True)]
     worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
     nodes = []
     for p, C, H, bound in zip(posed, encoders, grams, lower_bounds, strict=True):
         unit = evaluate(p, C, lower_bound=bound)
         share = p.sensitivity_squared(C.T @ C) ** 0.5 / worst  # one noise level serves all nodes
-        nodes.append(
-            dataclasses.replace(
-                unit,
-                encoder=C / worst,
-                gram=unit.gram * share**2,
-                objective=unit.objective / share**2 if H.any() else 0.0,
-                sensitivity=unit.sensitivity * share,
-            )
-        )
+        objective = unit.objective / share**2 if H.any() else 0.0
+        scaled = {"encoder": C / worst, "gram": unit.gram * share**2, "sensitivity": unit.sensitivity * share}
+        nodes.append(dataclasses.replace(unit, objective=objective, **scaled))
     return NodeFactorizations(tuple(nodes), time.perf_counter() - began)

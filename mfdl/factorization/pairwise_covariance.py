@@ -16,8 +16,15 @@ from .. import check, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..objective import ErrorWeights
-from .groups import checked_coalition, edge_groups
-from .seeded_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance
+from .seeded_covariances import (
+    ONE_SEED_TOLERANCE,
+    SpatialFactorization,
+    checked_coalition,
+    edge_groups,
+    in_range,
+    node_gram,
+    one_seed_covariance,
+)
 from .setting import solver_refusals
 
 LARGEST_RATIO = 1e8
@@ -39,7 +46,7 @@ def optimal_pairwise(
     One ratio is searched; sigma_ldp then follows from the constraint exactly. q = 0 is the pairwise-constrained
     problem (9) of CorN-DSGD.
 
-    Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `node_covariances.MAX_COALITIONS`.
+    Args: as for `optimal_covariance`; every coalition of q nodes is tried.
     Returns: SpatialFactorization, status "stationary"; its lower bound is that of any covariance at all.
     Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
     """
@@ -82,10 +89,7 @@ def optimal_pairwise(
 
 
 def _best_ratio(price: PairwisePrice, plain: float, paired: float) -> tuple[float, int, tuple[str, ...]]:
-    """sigma_cor^2 / sigma_ldp^2 of the least objective, evaluations, and what must be said of it.
-
-    Args: plain, paired: tr H and tr(H L), the objectives of both kinds of noise at unit variance.
-    """
+    """sigma_cor^2 / sigma_ldp^2 of the least objective, evaluations and notes; plain, paired: tr H and tr(H L)."""
 
     def objective(log_ratio: float) -> float:
         ratio = math.exp(log_ratio)

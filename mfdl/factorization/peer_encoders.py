@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, Inverse, Toeplitz
+from mfdl_solvers.structured.searches import rows_from_columns
 
 from .. import check
 from ..check import FloatArray
@@ -70,7 +71,10 @@ def from_jax_privacy(strategy: Any, *, num_steps: int, column_normalized: bool =
         raise InvalidInput(f"column_normalized is for Toeplitz coefficients, shape (b,), got {axes} axes.")
     if axes == 1:
         return _toeplitz(strategy, T, normalized=normalized)
-    return _require_steps(Dense(check.square_array(strategy=strategy)), T)
+    dense = Dense(check.square_array(strategy=strategy))
+    if dense.size != T:
+        raise InvalidInput(f"num_steps must be that of the strategy, {dense.size}, got {T}.")
+    return dense
 
 
 def _buffered(buf_decay: Any, output_scale: Any, T: int) -> Encoder:
@@ -90,14 +94,13 @@ def _normalized_columns(params: Any, T: int) -> Encoder:
     after = np.arange(T)[:, None] + np.arange(width) >= T
     if columns[after].any():
         raise InvalidInput("params must be 0 at [s, j] with s + j >= T: there are no steps after the last.")
-    return Banded(_rows(columns / _positive_norms(columns)[:, None]))
+    return Banded(rows_from_columns(columns / _positive_norms(columns)[:, None]))
 
 
 _JAX_OBJECTS: Mapping[tuple[str, ...], Callable[..., Encoder]] = {
     ("buf_decay", "output_scale"): _buffered,
     ("params",): _normalized_columns,
 }
-"""Readers by the fields of the object."""
 
 
 # ---- opake -----------------------------------------------------------------------------------------------------------
@@ -139,17 +142,10 @@ def from_opake(strategy: Any, *, num_steps: int, coefficients: Any = None) -> En
     require_known("opake strategy", kind, _OPAKE)
     if coefficients is not None:
         state = {**state, "coefficients": coefficients}
+    read, fields = _OPAKE[kind]
     for name in set(state) - {"type"}:
-        require_known(f"field of {kind}", name, _OPAKE[kind].fields)
-    return _OPAKE[kind].read(state, T)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Recipe:
-    """How one class of strategies is read, and its fields."""
-
-    read: Callable[[Fields, int], Encoder]
-    fields: tuple[str, ...]
+        require_known(f"field of {kind}", name, fields)
+    return read(state, T)
 
 
 def _square_root(state: Fields, T: int) -> Encoder:
@@ -201,16 +197,15 @@ def _encoder_from_coefficients(state: Fields, T: int) -> Encoder:
 
 
 _SEARCHED = ("bands", "max_buffers", "momentum", "lr_schedule", "coefficients")
-_OPAKE: Mapping[str, _Recipe] = {
-    "IdentityStrategy": _Recipe(lambda _, T: Identity(T), ()),
-    "BsrStrategy": _Recipe(_square_root, ("bandwidth", "alpha", "beta")),
-    "BisrStrategy": _Recipe(
-        _banded_inverse, ("bandwidth", "normalized", "momentum", "lr_schedule", "inv_coefficients")
-    ),
-    "LambdaCgdStrategy": _Recipe(_back_share, ("lambda_", "normalized", "lr_schedule")),
-    "BandMfStrategy": _Recipe(_encoder_from_coefficients, _SEARCHED),
-    "BltStrategy": _Recipe(_encoder_from_coefficients, _SEARCHED),
+_OPAKE: Mapping[str, tuple[Callable[[Fields, int], Encoder], tuple[str, ...]]] = {
+    "IdentityStrategy": (lambda _, T: Identity(T), ()),
+    "BsrStrategy": (_square_root, ("bandwidth", "alpha", "beta")),
+    "BisrStrategy": (_banded_inverse, ("bandwidth", "normalized", "momentum", "lr_schedule", "inv_coefficients")),
+    "LambdaCgdStrategy": (_back_share, ("lambda_", "normalized", "lr_schedule")),
+    "BandMfStrategy": (_encoder_from_coefficients, _SEARCHED),
+    "BltStrategy": (_encoder_from_coefficients, _SEARCHED),
 }
+"""How each class of strategies is read, and its fields."""
 
 
 def _state(given: Any) -> dict[str, Any]:
@@ -254,7 +249,7 @@ def _toeplitz(coefficients: Any, T: int, *, normalized: bool) -> Encoder:
         )
     columns = encoder.series / _norms_of_columns(encoder.series, T)[:, None]
     columns[np.arange(T)[:, None] + np.arange(width) >= T] = 0.0
-    return Banded(_rows(columns))
+    return Banded(rows_from_columns(columns))
 
 
 def _product_series(width: int, alpha: float, beta: float, *, inverse: bool) -> FloatArray:
@@ -276,20 +271,6 @@ def _positive_norms(columns: FloatArray) -> FloatArray:
         step = int(np.argmax(~(norms > 0)))  # exact: booleans
         raise InvalidInput(f"C must have no column of zeros, got one at step {step}.")
     return np.asarray(norms)
-
-
-def _rows(columns: FloatArray) -> FloatArray:
-    """[t, j] = columns[t - j, j], 0 before step 0."""
-    rows = np.zeros(columns.shape)
-    for j in range(columns.shape[1]):
-        rows[j:, j] = columns[: len(columns) - j, j]
-    return rows
-
-
-def _require_steps(encoder: Encoder, T: int) -> Encoder:
-    if encoder.size != T:
-        raise InvalidInput(f"num_steps must be that of the strategy, {encoder.size}, got {T}.")
-    return encoder
 
 
 def _named_fields(given: Any, names: tuple[str, ...]) -> tuple[Any, ...] | None:

@@ -26,11 +26,10 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
 from ..participation import Participation
-from ..storable import storable
+from ..spec import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
-from .groups import checked_groups
 from .nodes import NodeFactorizations
-from .seeded_covariances import SpatialFactorization
+from .seeded_covariances import SpatialFactorization, checked_groups
 from .spatio_temporal import SpatioTemporalFactorization
 
 FACTORIZATION = "factorization"
@@ -63,8 +62,7 @@ class SavedFactorization:
     def encoder(self) -> FloatArray | Encoder:
         """Of noise over time: C, shape (T, T) or (n, T, T), or an encoder with structure."""
         solved: Any = self.factorization
-        encoder: FloatArray | Encoder = solved.encoder
-        return encoder
+        return solved.encoder
 
 
 def save(

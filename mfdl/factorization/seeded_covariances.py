@@ -10,7 +10,9 @@ is the convex program of `mfdl_solvers.coalitions` (problem (10)). The same nois
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
 import time
 from collections.abc import Hashable, Sequence
 
@@ -25,13 +27,12 @@ from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, objectiv
 from .. import check, errors, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, require_known
+from ..errors import InvalidInput, require_known, unknown_name
 from ..gossip import Gossip
 from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, reporter
-from ..storable import storable
+from ..spec import storable
 from . import solutions
-from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 from .setting import checked_stopping, solver_refusals
 
 COVARIANCE_SOLVERS = ("newton", "conic")
@@ -46,9 +47,7 @@ class SpatialFactorization(Certified):
 
     Attributes:
         private_variance: s, of the noise each node keeps to itself.
-        groups: the nodes of each seed, as indices.
-        parts: R_k, shape (|group k|, |group k|), in the order of the group.
-        covariance: R = s I + sum_k R_k, shape (n, n).
+        groups: the nodes of each seed, as indices; parts: R_k, shape (|group k|, |group k|), in the order of the group.
         max_inverse_diagonal: r; for every coalition of `coalition_size` nodes, with the seeds it holds taken out of R,
             [R^-1]_ii <= r at all other nodes i.
         coalition_size: q; 0 is an eavesdropper who holds no seed.
@@ -84,10 +83,9 @@ class SpatialFactorization(Certified):
 
     def shifted(self, k: int) -> SpatialFactorization:
         """As for `Certified`; the objective of independent noise too."""
-        if self.independent_objective is None:
-            return super().shifted(k)
+        alone = self.independent_objective
         return dataclasses.replace(
-            super().shifted(k), independent_objective=objective_in_range(self.independent_objective, k)
+            super().shifted(k), independent_objective=None if alone is None else objective_in_range(alone, k)
         )
 
     def with_all_shared(self) -> SpatialFactorization:
@@ -142,7 +140,6 @@ def optimal_covariance(
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy, of the extra `testing`).
-        progress: True, False or "auto" (see `mfdl.progress`).
 
     Returns: SpatialFactorization; look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
@@ -188,7 +185,6 @@ class Seeds:
 
     @property
     def default_tolerance(self) -> float:
-        """See the function of that name."""
         return default_tolerance(self.groups, self.coalition_size)
 
 
@@ -302,10 +298,87 @@ def node_gram(dynamics: Dynamics, horizon: int, counted_models: str, weights: Er
     check.integer_at_least(1, horizon=horizon)
     first = float(np.ravel(dynamics.learning_rate)[0])
     one_rate = dataclasses.replace(dynamics, learning_rate=first) if horizon == 1 else dynamics
-    return NoiseObjective(
-        one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models
-    ).over_nodes()
+    counted = NoiseObjective(one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models)
+    return counted.over_nodes()
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:
     return f"coalition {{{', '.join(str(labels[i]) for i in nodes)}}}" if nodes else "an outsider"
+
+
+# ---- groups of nodes that share a seed -------------------------------------------------------------------------------
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def edge_groups(gossip: Gossip) -> tuple[tuple[int, int], ...]:
+    """Both ends of every edge of the gossip graph, as indices, i < j, in increasing order."""
+    check.instance(Gossip, gossip=gossip)
+    edges = gossip.at(0).graph().edges
+    return tuple(sorted((min(i, j), max(i, j)) for i, j in edges))
+
+
+def checked_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
+    """Groups as sorted tuples of distinct indices below n.
+
+    Raises: InvalidInput: an empty group, an index out of range, a node twice in one group.
+    """
+    out = []
+    num_nodes = check.integer_at_least(0, num_nodes=num_nodes)
+    for number, group in enumerate(check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=groups)):
+        given = check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=group)
+        nodes = [check.integer_at_least(0, node=node) for node in given]
+        if not nodes:
+            raise InvalidInput(f"groups must hold at least one node each, got none in group {number}.")
+        if max(nodes) >= num_nodes:
+            raise InvalidInput(f"groups must hold node indices below {num_nodes}, got {max(nodes)} in group {number}.")
+        if len(set(nodes)) != len(nodes):
+            raise InvalidInput(f"groups must hold distinct nodes, got one twice in group {number}.")
+        out.append(tuple(sorted(nodes)))
+    return tuple(out)
+
+
+def given_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
+    """`checked_groups` of what a caller gave; raises InvalidInput for what is no list of lists, or no group at all."""
+    try:
+        listed = [list(group) for group in groups]
+    except TypeError:
+        raise InvalidInput(f"groups must be a list of lists of node indices, got {groups!r}.") from None
+    if not listed:
+        raise InvalidInput(
+            "groups must hold at least one group; for noise without shared seeds take mafalda or dp-dsgd."
+        )
+    return checked_groups(listed, num_nodes)
+
+
+def checked_coalition(size: int, n: int) -> int:
+    """The size of a coalition that leaves some of n nodes; raises InvalidInput."""
+    q = check.integer_at_least(0, coalition_size=size)
+    if q >= n:
+        raise InvalidInput(f"coalition_size must be below the number of nodes, {n}, got {q}; some node must be left.")
+    return q
+
+
+def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Groups:
+    """Groups from a JSON file: a list of lists of node labels.
+
+    Raises: InvalidInput: the file cannot be read or is not of that form, or a label that is no node.
+    """
+    form = "a JSON list of lists of node labels, e.g. [[0, 1], [1, 2]]"
+    path = check.path(path=path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}; give {form}.") from None
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{str(path)!r} is not valid JSON; give {form}.") from None
+    if not isinstance(content, list) or not all(isinstance(group, list) for group in content) or not content:
+        raise InvalidInput(f"{str(path)!r} must hold {form}.")
+    index = {str(label): i for i, label in enumerate(labels)}
+    named = []
+    for group in content:
+        for label in group:
+            if isinstance(label, list | dict) or str(label) not in index:
+                raise unknown_name(f"node in {str(path)!r}", str(label), index)
+        named.append([index[str(label)] for label in group])
+    return checked_groups(named, len(labels))

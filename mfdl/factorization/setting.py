@@ -15,14 +15,12 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..noise.causal import require_joint_size
+from ..noise.general import require_joint_size
 from ..objective import ErrorWeights, NoiseObjective
 from ..participation import Participation
 
 USUAL_TOLERANCE = 1e-4
 """The certified relative gap that is asked for by default."""
-
-
 STEPS, NODES, BOTH = SHAPES = ("steps", "nodes", "both")
 """One encoder for all nodes, one per node, or one over time x nodes."""
 
@@ -77,7 +75,6 @@ class Setting:
         return (H if shape == BOTH else H * np.eye(n)[:, None, :]).reshape(T * n, T * n)
 
     def during(self, kind: str) -> str:
-        """What a search over steps and nodes does, in words."""
         return f"factorizing {self.participation.num_steps} steps x {self.dynamics.num_nodes} nodes, {kind}"
 
 
@@ -91,5 +88,4 @@ def solver_refusals() -> Iterator[None]:
 
 
 def checked_stopping(tolerance: float, max_iterations: int) -> Stopping:
-    """What a caller gave; raises InvalidInput."""
     return Stopping(check.positive(tolerance=tolerance), check.integer_at_least(1, max_iterations=max_iterations))

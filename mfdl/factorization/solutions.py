@@ -1,8 +1,6 @@
 """Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`).
 
-In: a solver and what it is asked. Out: its answer, or the one of an earlier call with the same error Gram, classes,
-solver and tolerance, bit for bit: in memory, and in a folder that several processes may share, where every file is
-written whole and is the same whoever writes it.
+They are kept in memory, and in a folder that several processes may share, where every file is written whole.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ def keeping(solutions: Solutions) -> Iterator[None]:
 
 
 def solved(solve: Callable[..., Solution], *problem: Any, stopping: Stopping, **options: Any) -> Solution:
-    """`solve(*asked, stopping, **how)`, or what it answered before."""
+    """`solve(*problem, stopping, **options)`, or what it answered before, bit for bit."""
     keeper = _KEEPER.get()
     if keeper is None:
         return solve(*problem, stopping, **options)

@@ -33,8 +33,7 @@ from ..noise import JointNoise, NoiseOperator, SpatioTemporalNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .seeded_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
@@ -78,22 +77,17 @@ class SpatioTemporalFactorization(Certified):
     directions: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or (self.space is not None, self.directions is not None) != (
-            self.kind == KRONECKER,
-            self.kind == PER_MODE,
-        ):
+        parts = self.space is not None, self.directions is not None
+        if self.kind not in KINDS or parts != (self.kind == KRONECKER, self.kind == PER_MODE):
             raise InvalidInput(
                 f"a factorization over time and nodes is one of {', '.join(KINDS)}; kronecker alone has a covariance "
                 f"over nodes and per-mode alone has directions, got {self.kind!r}."
             )
 
     def shifted(self, k: int) -> SpatioTemporalFactorization:
-        """As for `Certified`; the objective of independent noise and the half over nodes too."""
-        return dataclasses.replace(
-            super().shifted(k),
-            independent_objective=objective_in_range(self.independent_objective, k),
-            space=None if self.space is None else self.space.shifted(k),
-        )
+        """As for `Certified`; the objective of independent noise too."""
+        alone = objective_in_range(self.independent_objective, k)
+        return dataclasses.replace(super().shifted(k), independent_objective=alone)
 
     @property
     def coalition_size(self) -> int:
@@ -126,11 +120,8 @@ def optimal_kronecker(
 ) -> SpatioTemporalFactorization:
     """The best product of one encoder over steps and one covariance over nodes.
 
-    Args:
-        groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
-            `optimal_covariance`; default one seed for all, against outsiders.
-        tolerance: of each half and of the alternation; default `default_tolerance`.
-        the others: as for `factorize`.
+    Args: groups, coalition_size: as for `optimal_covariance`; default one seed for all, against outsiders. tolerance:
+        of each half and of the alternation; default `default_tolerance`. The others: as for `factorize`.
     Returns: SpatioTemporalFactorization; look at its status. Unless it is "stopped", the product found is the best of
         its form with one seed for all, up to the tolerance; with groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`NoiseObjective.by_modes`), or participation whose patterns overlap.

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 import mfdl_solvers
 from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, kronecker_encoder, maximum_encoder
@@ -26,8 +27,7 @@ from ..objective import ErrorWeights, Probes
 from ..objective.estimated_grams import EstimatedGram
 from ..participation import Participation
 from ..progress import Progress, reporter
-from ..spec import refusing
-from ..storable import storable
+from ..spec import refusing, storable
 from . import solutions
 from .encoders import square_root_series
 from .setting import SHAPES, STEPS, USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
@@ -197,8 +197,8 @@ def solve_problem(
 ) -> Factorization:
     """One problem through the named solver; never raises for a stopped result (look at its status).
 
-    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress` is True,
-    False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the certified gap.
+    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress`: as for
+    `factorize`.
     """
     check.instance(FactorizationProblem, MaximumProblem, posed=posed)
     stopping = checked_stopping(tolerance, max_iterations)
@@ -286,13 +286,9 @@ def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatAr
     """BSR: the lower-triangular Toeplitz square root of the prefix sum, banded.
 
     Coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...; unbanded, C @ C is the prefix sum.
-
-    Args: num_steps: T; bandwidth: number of non-zero diagonals, default T.
     Source: arXiv:2405.13763 (banded square root), with a lower-triangular Toeplitz matrix.
     """
     check.integer_at_least(1, num_steps=num_steps)
     width = num_steps if bandwidth is None else check.at_most_steps(num_steps, bandwidth=bandwidth)
     coefficients = square_root_series(width)
-    lag = np.subtract.outer(np.arange(num_steps), np.arange(num_steps))
-    inside = (lag >= 0) & (lag < width)
-    return np.where(inside, coefficients[np.where(inside, lag, 0)], 0.0)
+    return np.asarray(scipy.linalg.toeplitz(np.pad(coefficients, (0, num_steps - width)), np.zeros(num_steps)))

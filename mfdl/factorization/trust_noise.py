@@ -24,7 +24,7 @@ from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..participation import Participation
 from ..sensitivity.elliptope import maximise
-from ..storable import storable
+from ..spec import storable
 from .setting import checked_stopping, solver_refusals
 from .solutions import solved
 
@@ -83,14 +83,11 @@ def optimal_local_noise(
             break
         bound = max(bound, noise.lower_bound)
         ratio = _add_cuts(problem, noise.covariances, shifts, factors, 1 + tolerance / 8)
-        if (optimal := stopping.reached(ratio * noise.objective, bound)) or cuts == MAX_CUTS:
-            return dataclasses.replace(
-                noise,
-                covariances=ratio * noise.covariances,
-                objective=ratio * noise.objective,
-                lower_bound=bound,
-                status=OPTIMAL if optimal else STOPPED,
-            )
+        objective = ratio * noise.objective
+        if (optimal := stopping.reached(objective, bound)) or cuts == MAX_CUTS:
+            status, covariances = OPTIMAL if optimal else STOPPED, ratio * noise.covariances
+            facts = {"objective": objective, "lower_bound": bound, "status": status}
+            return dataclasses.replace(noise, covariances=covariances, **facts)  # type: ignore[arg-type]
     return noise
 
 

@@ -1,14 +1,8 @@
 """Gossip matrices: how much weight each node gives to each message when it averages.
 
-In: a graph (or a given matrix). Out: `GossipMatrix`, one averaging round new = W @ old, or `GossipSequence`,
-a round for each step; both are a `Gossip`. W[i, j] is the weight node i gives node j, so rows sum to 1. Which
-of the further properties hold (symmetric, doubly stochastic, connected, reversible) is computed, never
-declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
-
-`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence` and the
-communication graph of all rounds, `builders` the ways to get one. `changing` samples rounds that change (matchings,
-peers, dropout of nodes and links, the walk of a token), `randomized` gives the moments of such rounds. `directed` holds
-push-sum, for directed edges, and `average`, one node's averaging in a training loop of the user.
+W[i, j] is the weight node i gives node j, so rows sum to 1. Which of the further properties hold (symmetric, doubly
+stochastic, connected, reversible) is computed, never declared. All of it is sparse; only `dense` and `spectrum` form an
+n x n array.
 """
 
 from __future__ import annotations
@@ -34,29 +28,10 @@ if TYPE_CHECKING:
     from .sequences import GossipSequence
 
 __all__ = [
-    "Gossip",
-    "GossipMatrix",
-    "GossipSequence",
-    "average",
-    "churn",
-    "fastest_mixing",
-    "from_array",
-    "least_noise",
-    "link_dropout",
-    "load",
-    "metropolis_hastings",
-    "node_dropout",
-    "one_peer_exponential",
-    "peer_sampling",
-    "push_sum",
-    "random_matchings",
-    "random_pairs",
-    "randomized",
-    "sampled_presence",
-    "sampled_walk",
-    "sequence",
-    "uniform",
-]
+    "Gossip", "GossipMatrix", "GossipSequence", "average", "churn", "fastest_mixing", "from_array", "least_noise",
+    "link_dropout", "load", "metropolis_hastings", "node_dropout", "one_peer_exponential", "peer_sampling", "push_sum",
+    "random_matchings", "random_pairs", "randomized", "sampled_presence", "sampled_walk", "sequence", "uniform",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,4 @@
-"""Gossip from a graph, an array, a file or the text of a configuration.
-
-`matrix` checks that an array is a gossip matrix; rounds that change are a `GossipSequence` of `sequences`.
-"""
+"""Gossip from a graph, an array, a file or the text of a configuration."""
 
 from __future__ import annotations
 
@@ -50,13 +47,10 @@ def metropolis_hastings(
            [0.333, 0.333, 0.333],
            [0.   , 0.167, 0.833]])
 
-    Args:
-        graph: anything `graphs.load` reads; must be connected.
-        stationary: pi up to a factor, shape (n,) in label order or by label, > 0; default all alike.
+    Args: stationary: pi up to a factor, shape (n,) in label order or by label, > 0; default all alike.
 
-    Raises:
-        InvalidInput: the graph is not connected; weights that are not of its nodes, not > 0 or beyond a factor of
-            MAX_WEIGHT_RATIO.
+    Raises: InvalidInput: the graph is not connected; weights that are not of its nodes, not > 0 or beyond a factor of
+        MAX_WEIGHT_RATIO.
     Cost: O(nodes + edges).
     Source: of pi: Metropolis et al. (1953), Hastings (1970), proposals 1 / (1 + degree_i).
     """
@@ -77,7 +71,6 @@ MAX_WEIGHT_RATIO = 1e9
 
 
 def _stationary(given: Mapping[Hashable, float] | ArrayLike, labels: tuple[Hashable, ...]) -> FloatArray:
-    """One number > 0 for each label, shape (n,)."""
     if isinstance(given, Mapping):
         if set(given) != set(labels):
             odd = sorted(map(repr, set(given) ^ set(labels)))[0]
@@ -124,7 +117,6 @@ def fastest_mixing(graph: graphs.Source) -> GossipMatrix:
     >>> bool(1 - W.certificate.lower_bound <= 1.001 * W.spectral_gap)
     True
 
-    Args: graph: anything `graphs.load` reads; must be connected.
     Returns: `certificate` bounds the modulus for all symmetric weights >= 0 of the graph; 1 minus it is within 1e-4
         of 1 minus its bound, relatively, beyond 4000 edges within 1e-2, unless the search stopped early.
     Raises: InvalidInput: the graph is not connected, or mixes too slowly for Lanczos beyond 4000 edges.
@@ -186,11 +178,7 @@ def _optimised(
 
 
 def from_array(
-    weights: Any,
-    graph: graphs.Source | None = None,
-    labels: Sequence[Hashable] | None = None,
-    *,
-    name: str = "given",
+    weights: Any, graph: graphs.Source | None = None, labels: Sequence[Hashable] | None = None, *, name: str = "given"
 ) -> GossipMatrix:
     """A given W, dense or scipy sparse, checked against the graph it is meant for.
 
@@ -198,16 +186,13 @@ def from_array(
     array([0.667, 1.333])
 
     Args:
-        weights: shape (n, n), rows in label order; W[i, j] is the weight node i gives node j. A table of pandas is
-            read by its labels: index and columns name the nodes, in any order.
+        weights: shape (n, n), rows in label order. A table of pandas is read by its labels: index and columns name the
+            nodes, in any order.
         graph: if given, weights between different nodes must lie on its edges, and its labels are used.
         labels: node labels without a graph; default those of a table, else 0 .. n - 1.
-        name: for reports.
 
-    Raises:
-        InvalidInput: `weights` is no gossip matrix (see `GossipMatrix`), has another size than the graph,
-            puts weight where the graph has no edge, or the graph is not connected; both `graph` and `labels`
-            given; a table whose index, columns and nodes are not the same labels.
+    Raises: InvalidInput: `weights` is no gossip matrix (see `GossipMatrix`), of another size than the graph or with
+        weight off its edges; the graph is not connected; both `graph` and `labels`; labels that do not fit a table.
     """
     if graph is None:
         array, nodes = by_label(weights, labels)
@@ -226,9 +211,8 @@ def from_array(
     if off_edge.nnz:
         i, j = nodes[off_edge.row[0]], nodes[off_edge.col[0]]
         raise InvalidInput(
-            f"weights: node {i!r} gives weight {off_edge.data[0]:.6g} to node {j!r}, but the graph has no "
-            "edge between them; add that edge to the graph, or set this weight to 0 and give it to the "
-            "diagonal."
+            f"weights: node {i!r} gives weight {off_edge.data[0]:.6g} to node {j!r}, but the graph has no edge between "
+            "them; add that edge to the graph, or set this weight to 0 and give it to the diagonal."
         )
     return matrix
 
@@ -252,23 +236,17 @@ def load(spec: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
     >>> load("uniform", "ring:n=4").is_symmetric
     True
 
-    Args:
-        spec: a name, or the path of a `.npy` file of numbers (pickled objects are refused) or a `.csv` file of plain
-            numbers, one row per line, in label order of the graph.
-        graph: the graph whose edges may carry weight.
+    Args: spec: a name, or the path of a `.npy` file of numbers (pickled objects are refused) or a `.csv` file of plain
+        numbers, one row per line, in label order of the graph.
 
-    Raises:
-        InvalidInput: unknown name, a missing, unreadable or malformed file (with its line number), and all of the
-            builder or of `from_array`.
+    Raises: InvalidInput: an unknown name, a missing or malformed file, and all of the builder or of `from_array`.
     """
     if isinstance(spec, str) and parse(spec).name in MATRICES:
         matrix: GossipMatrix = MATRICES.make(spec, graph)
         return matrix
     if not isinstance(spec, str | os.PathLike):
-        raise InvalidInput(
-            f"gossip must be one of {', '.join(MATRICES)} or the path of a .npy or .csv file, got "
-            f"{type(spec).__name__}."
-        )
+        names, kind = ", ".join(MATRICES), type(spec).__name__
+        raise InvalidInput(f"gossip must be one of {names} or the path of a .npy or .csv file, got {kind}.")
     text = os.fspath(spec)
     if "/" in text or os.sep in text or text.lower().endswith((".npy", ".csv")) or isinstance(spec, os.PathLike):
         return _from_file(spec, graph)
@@ -293,7 +271,6 @@ def _connected(graph: graphs.Source) -> graphs.SparseGraph:
 
 
 def _name(G: graphs.SparseGraph) -> str:
-    """Name of a graph; "given" for a loaded graph without one."""
     return "" if G.name == UNNAMED else G.name
 
 
@@ -329,11 +306,8 @@ def _read_csv(file: Path) -> NDArray[Any]:
             try:
                 row.append(float(field))
             except ValueError:
-                raise _no_matrix(
-                    file,
-                    f", line {number}: {field.strip()!r} is not a number; write plain numbers separated by commas, "
-                    "without a header",
-                ) from None
+                why = f"{field.strip()!r} is not a number; write plain numbers separated by commas, without a header"
+                raise _no_matrix(file, f", line {number}: {why}") from None
         if rows and len(row) != len(rows[0]):
             raise _no_matrix(file, f", line {number}: {len(row)} numbers where the first row has {len(rows[0])}")
         rows.append(row)
@@ -343,12 +317,9 @@ def _read_csv(file: Path) -> NDArray[Any]:
 
 
 def by_label(weights: Any, nodes: Sequence[Hashable] | None) -> tuple[Any, tuple[Hashable, ...] | None]:
-    """(weights in the order of the nodes, the nodes) of a table; weights without index and columns stay as given.
+    """(weights in the order of the nodes, or of the index; the nodes) of a table; other weights stay as given.
 
-    Entries are taken by name, never by position.
-
-    Args: nodes: the requested order; None for that of the index.
-    Raises: InvalidInput: labels twice, columns that are not those of the index, or labels that are not the nodes.
+    Entries are taken by name, never by position. Raises: InvalidInput: labels that do not fit.
     """
     wanted = None if nodes is None else tuple(check.listed("node labels, one for each row", labels=nodes))
     if not (hasattr(weights, "index") and hasattr(weights, "columns")):
@@ -365,13 +336,9 @@ def by_label(weights: Any, nodes: Sequence[Hashable] | None) -> tuple[Any, tuple
                 f"{_first(given)} for {_first(right)}; name them alike, or give weights.to_numpy(), which is taken by "
                 "position."
             )
-    rows, columns = _places(index), _places(weights.columns)
+    rows, columns = ({label: i for i, label in enumerate(axis)} for axis in (index, weights.columns))
     array = weights.to_numpy()
     return array[[rows[node] for node in order]][:, [columns[node] for node in order]], order
-
-
-def _places(labels: Iterable[Hashable]) -> dict[Hashable, int]:
-    return {label: place for place, label in enumerate(labels)}
 
 
 def _first(labels: Sequence[Hashable]) -> str:

@@ -1,8 +1,7 @@
 """Gossip that changes from round to round: random matchings, single edges and peers, dropout of nodes and links, and
 the walk of a token.
 
-Every pattern is public and sampled once, from a seed, before training. The run under this pattern is accounted, so
-privacy losses hold given the pattern. Out: a `GossipSequence` of the requested number of rounds.
+Every pattern is public and sampled once, from a seed, before training, so privacy losses hold given the pattern.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ def random_matchings(graph: graphs.Source, rounds: int, seed: int) -> GossipSequ
     >>> random_matchings("ring:n=4", 3, seed=0).is_doubly_stochastic
     True
 
-    Args: rounds >= 1; seed >= 0, public.
-    Raises: InvalidInput: a number out of range, a graph that is not connected.
-    Cost: O(edges) a round.
+    Args: seed >= 0, public. Raises: InvalidInput: a graph that is not connected. Cost: O(edges) a round.
     """
 
     def pairs(edges: NDArray[np.intp], n: int, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -79,7 +76,6 @@ def peer_sampling(num_nodes: int, rounds: int, peers: int, seed: int) -> GossipS
 
     Rows sum to one, columns do not: the average of all models is preserved in expectation only.
 
-    Raises: InvalidInput: rounds or peers below 1, more peers than other nodes, seed below 0.
     Cost: O(n peers) a round. Source: epidemic learning, arXiv:2310.01972.
     """
     n, peers = check.integer_at_least(2, num_nodes=num_nodes), check.integer_at_least(1, peers=peers)
@@ -100,7 +96,6 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
 
     Args: gossip: of all links; rate: in [0, 1); seed >= 0, public.
     Guarantees: rows sum to one; symmetric where `gossip` is.
-    Raises: InvalidInput: a number out of range.
     """
     rng, rate = _generator(seed), checked_share(rate)
 
@@ -119,7 +114,6 @@ def node_dropout(gossip: Gossip, present: ArrayLike) -> GossipSequence:
 
     Args: present: which nodes are online in each round, bool (rounds, n): `sampled_presence`, `churn`, or your own.
     Guarantees: rows sum to one; symmetric where `gossip` is.
-    Raises: InvalidInput: another shape or type.
     """
     check.instance(Gossip, gossip=gossip)
     online = presence(present, gossip.num_nodes)
@@ -145,7 +139,6 @@ def churn(gossip: Gossip, rounds: int, offline: Mapping[Hashable, Sequence[tuple
     array([ True, False, False,  True])
 
     Args: offline: for each node that drops out, the rounds [start, stop) in which it is offline.
-    Raises: InvalidInput: an unknown node, or an interval outside the rounds.
     """
     check.instance(Gossip, gossip=gossip)
     online = np.ones((check.integer_at_least(1, rounds=rounds), gossip.num_nodes), dtype=bool)
@@ -185,7 +178,6 @@ Pairing = Callable[[NDArray[np.intp], int, np.random.Generator], NDArray[np.intp
 
 
 def _paired_rounds(graph: graphs.Source, rounds: int, seed: int, pairs: Pairing, name: str) -> GossipSequence:
-    """Rounds in which the nodes of pairs average, drawn from the edges."""
     G, rng = graphs.load_sparse(graph), _generator(seed)
     graphs.require_connected(G)
     labels, A = graphs.labels(G), graphs.adjacency(G).tocoo()
@@ -245,12 +237,10 @@ def sampled_walk(transition: Gossip, steps: int, seed: int, start: Hashable | No
         transition: W, constant or one a step; rows are probabilities. `metropolis_hastings` visits all nodes alike
             often in the long run, `from_array` takes probabilities of one's own, of a directed graph too.
         steps: T >= 1; seed >= 0, public. start: a node label; default drawn uniformly.
-    Raises: InvalidInput: a number out of range, an unknown node.
     Cost: O(T degree).
     """
     check.instance(Gossip, transition=transition)
-    T = check.integer_at_least(1, steps=steps)
-    rng, labels = np.random.default_rng(check.integer_at_least(0, seed=seed)), transition.labels
+    T, rng, labels = check.integer_at_least(1, steps=steps), _generator(seed), transition.labels
     if start is not None and start not in labels:
         raise InvalidInput(f"start must be a node of the graph, got {start!r}; its first is {labels[0]!r}.")
     walk = np.empty(T + 1, dtype=np.intp)
@@ -269,9 +259,8 @@ def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
     nodes = np.array(check.as_array(walk=walk))
     if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
         raise InvalidInput(
-            f"walk must hold {num_steps + 1} node indices, the node with the token in each of {num_steps} "
-            f"steps and after the last one, got {nodes.dtype} of shape {nodes.shape}; gossip.sampled_walk "
-            "returns such a walk."
+            f"walk must hold {num_steps + 1} node indices, the node with the token in each of {num_steps} steps and "
+            f"after the last one, got {nodes.dtype} of shape {nodes.shape}; gossip.sampled_walk returns such a walk."
         )
     labels = transition.labels
     if not ((nodes >= 0) & (nodes < len(labels))).all():
@@ -286,10 +275,7 @@ def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
 
 
 def token_passing(walk: Walk, labels: tuple[Hashable, ...], *, to_all: bool) -> GossipSequence:
-    """After each step the node that receives the token takes it as its model; no other model changes.
-
-    Args: to_all: after the last step every node receives it.
-    """
+    """After each step, if `to_all` after the last all nodes, the node that receives the token takes it as its model."""
     n = len(labels)
     matrices: dict[tuple[int, int], GossipMatrix] = {}
 

@@ -26,7 +26,7 @@ from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..matrices import read_only
-from ..storable import storable
+from ..spec import storable
 from .matrix import Gossip, GossipMatrix, strongly_connected
 from .sequences import GossipSequence
 
@@ -44,7 +44,6 @@ class PushSum(GossipSequence):
 
     Attributes: push_weights: w_t of each round and after the last, shape (rounds + 1, n), read-only, > 0.
     Guarantees: w_{t+1}^T W_t = w_t^T up to rounding: sum_i w_ti z_ti is preserved.
-    Raises: InvalidInput: weights of another shape, not > 0, or inconsistent with the matrices.
     """
 
     push_weights: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
@@ -74,10 +73,8 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
     >>> models.round(6), gossip.push_weights[-1].round(3)
     (array([1., 1., 1.]), array([1.   , 0.667, 1.333]))
 
-    Args:
-        graph: along an edge a -> b node a sends to b; undirected graphs send both ways. With a list, round t uses
-            graph t mod its length. Loops and weights of edges are dropped: shares are equal, 1 / (1 + out-degree).
-        rounds: >= 1, one for each step of training.
+    Args: graph: along an edge a -> b node a sends to b; undirected graphs send both ways. With a list, round t uses
+        graph t mod its length. Loops and weights of edges are dropped: shares are equal, 1 / (1 + out-degree).
     Raises: InvalidInput: graphs that are not strongly connected together, or of other nodes than the first; weights
         that spread beyond MAX_SPREAD.
     Cost: O(rounds (nodes + edges)).

@@ -1,7 +1,5 @@
 """`Gossip`, what every kind of gossip answers, and `GossipMatrix`, one checked averaging round with its numerics.
 
-Rounds that change over the steps are in `sequences`; the weights of a graph, an array or a file in `builders`.
-
 Convolutions over a product of cycles (ring, torus, hypercube, complete graph) have their spectrum by FFT. They are seen
 from the weights themselves, never from a name: node i gives i + c the weight that node 0 gives c.
 """
@@ -28,7 +26,7 @@ from ..errors import InvalidInput
 from ..floats import EPS
 from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
-from ..storable import storable
+from ..spec import storable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,12 +39,7 @@ MAX_EIGENVALUES = 5000  # nodes up to which the ends of the spectrum come from a
 
 
 class Gossip(abc.ABC):
-    """Averaging rounds over the steps of a run, from `at(step)`.
-
-    Attributes:
-        labels: node labels in index order, shared by every round.
-        name: where the weights come from, for reports; it plays no part in `content_hash`.
-    """
+    """Averaging rounds over the steps of a run, from `at(step)`; labels in index order, and a name for reports."""
 
     labels: tuple[Hashable, ...]
     name: str
@@ -57,7 +50,6 @@ class Gossip(abc.ABC):
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes n."""
         return len(self.labels)
 
     @property
@@ -101,10 +93,7 @@ class Gossip(abc.ABC):
 @storable
 @dataclass(frozen=True)
 class MixingCertificate:
-    """Distance of optimised weights from the best symmetric weights of their graph.
-
-    Attributes: objective: what is minimised, in words; value: of these weights; lower_bound: of all of them, certified.
-    """
+    """How far optimised weights are from the best symmetric ones of their graph, by a certified lower bound."""
 
     objective: str
     value: float
@@ -123,13 +112,9 @@ class GossipMatrix(Gossip):
         weights: W, shape (n, n), float64 csr_array with read-only data, an own copy without stored zeros;
             finite, entries >= 0, rows sum to 1 within 1e-9. A dense array or any scipy sparse matrix is
             accepted. Entries of the diagonal that are as small as the rounding of 1 minus the others are 0.
-        labels: the n distinct node labels, in index order.
-        name: where the weights come from.
         graph_name: what the communication graph is called, for reports; "" if it has no name.
-        certificate: of weights that are optimised.
 
-    Raises:
-        InvalidInput: one of these conditions fails; the message names the entry or row by its labels.
+    Raises: InvalidInput: one of these conditions fails; the message names the entry or row by its labels.
     Cost: O(stored entries); nothing n x n for sparse weights.
     """
 
@@ -216,7 +201,6 @@ class GossipMatrix(Gossip):
 
     @cached_property
     def is_connected(self) -> bool:
-        """Whether the directed graph of positive weights is strongly connected."""
         return strongly_connected(self.weights)
 
     @property
@@ -251,8 +235,7 @@ class GossipMatrix(Gossip):
 
         A reversible W is first made symmetric, D^1/2 W D^-1/2, which has the same eigenvalues.
 
-        Raises:
-            InvalidInput: more than 20,000 nodes, unless the spectrum has a closed form.
+        Raises: InvalidInput: more than 20,000 nodes, unless the spectrum has a closed form.
         Cost: that of `closed_spectrum` where it is one; else O(n^3) time, O(n^2) memory.
         """
         if self.closed_spectrum is not None:
@@ -323,12 +306,10 @@ class GossipMatrix(Gossip):
                 f"a dense gossip matrix is limited to {MAX_DENSE_NODES} nodes, got {self.num_nodes}; use the "
                 f"sparse `weights`."
             )
-        array: FloatArray = self.weights.toarray()
-        return array
+        return np.asarray(self.weights.toarray())
 
     @cached_property
     def content_hash(self) -> str:
-        """16 hex digits of the SHA-256 of labels and weights; the name does not count."""
         return content_hash(repr(self.labels), self.weights.indptr, self.weights.indices, self.weights.data)
 
     def describe(self) -> str:
@@ -391,8 +372,7 @@ def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
     search = csr_array((np.ones(len(indices)), indices, indptr), shape=(n + 1, n + 1))
     order, parent = breadth_first_order(search, n, directed=True)
     tree = order[1:][parent[order[1:]] < n]
-    ratio = np.ones(n)
-    measure = np.ones(n)
+    ratio, measure = np.ones(n), np.ones(n)
     with np.errstate(over="ignore", invalid="ignore"):  # out of range is found below
         ratio[tree] = W[parent[tree], tree] / W[tree, parent[tree]]
         for node in tree:  # parents come first
@@ -411,7 +391,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
 BLOCK_ENTRIES = 2**21
 MAX_SHAPES = 32
 
@@ -419,7 +398,6 @@ MAX_SHAPES = 32
 def convolution_spectrum(W: csr_array) -> FloatArray | None:
     """All n eigenvalues of a symmetric W, in no order, where it is such a convolution; else None.
 
-    Args: W: symmetric, indices sorted.
     Cost: O(stored entries) for each shape tried, O(n log n) where one fits; memory O(n).
     """
     n = W.shape[0]
@@ -455,6 +433,50 @@ def _is_convolution(W: csr_array, first: np.ndarray, shape: tuple[int, ...]) -> 
         entries = slice(W.indptr[start], W.indptr[rows[-1] + 1])
         if not np.array_equal(np.take_along_axis(to, order, 1).ravel(), W.indices[entries]):
             return False
-        if np.abs(weights[order].ravel() - W.data[entries]).max() > TOLERANCE:
+        if np.abs(weights[order].ravel() - W.data[entries]).max() > SYMMETRY_TOLERANCE:
             return False
     return True
+
+
+EQUAL, MAX_BASE = 1e-12, 6  # difference of weights that count as equal, and nodes whose images decide a permutation
+IntArray = NDArray[np.intp]
+
+
+def vertex_symmetries(weights: FloatArray) -> IntArray | None:
+    """Permutations s_u with s_u[0] = u and W[s_u][:, s_u] = W, as rows, shape (n, n); None if none is found for some u.
+
+    Pairs are told apart by their entries in a random polynomial of W. A few nodes tell all others apart by that; their
+    images, tried in turn, decide the permutation, which is then checked.
+    """
+    polynomial = power = np.eye(len(weights))
+    for coefficient in np.random.default_rng(0).normal(size=len(weights)):
+        power = power @ weights
+        polynomial = polynomial + coefficient * power
+        if (power > 0).all():
+            break
+    labels = np.unique(np.round(polynomial, 9), return_inverse=True)[1].reshape(weights.shape)
+    base = [0]
+    while (cells := np.unique(labels[base], axis=1, return_inverse=True, return_counts=True))[0].shape[1] < len(labels):
+        base.append(int(np.flatnonzero(cells[2][cells[1].ravel()] > 1)[0]))
+        if len(base) > MAX_BASE:
+            return None
+    symmetries = []
+    for u in range(len(labels)):
+        moves = (s for s in _moving(labels, base, [u]) if np.abs(weights[np.ix_(s, s)] - weights).max() <= EQUAL)
+        if (symmetry := next(moves, None)) is None:
+            return None
+        symmetries.append(symmetry)
+    return np.array(symmetries)
+
+
+def _moving(labels: IntArray, base: list[int], images: list[int]) -> Iterator[IntArray]:
+    """Permutations that move the base to nodes that start with `images`, by the labels between base and others."""
+    if len(images) == len(base):
+        by_labels = {tuple(column): v for v, column in enumerate(labels[images].T.tolist())}
+        moved = [by_labels.get(tuple(column), -1) for column in labels[base].T.tolist()]
+        if sorted(moved) == list(range(len(labels))):
+            yield np.array(moved)
+        return
+    wanted = labels[base[: len(images)], base[len(images)]]
+    for image in np.flatnonzero((labels[images] == wanted[:, None]).all(axis=0)).tolist():
+        yield from _moving(labels, base, [*images, image])

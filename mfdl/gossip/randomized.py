@@ -1,8 +1,5 @@
 """Gossip sampled independently in each round: how it is sampled, and its moments.
 
-In: a graph or weights, and what is random. Out: a `RandomGossip`, which samples a `GossipSequence` (by `changing`) and,
-where there is a closed form, knows the moments E[W] and X -> E[W^T X W] from which the expected error follows.
-
 Over a sparse graph W = I - sum_e b_e w_e e_i (e_i - e_j)^T over directed links e = (i, j), b_e in {0, 1}. Links with no
 node in common are independent, so E[W^T X W] is (E W)^T X (E W) and a few terms for each pair of links that meet.
 """
@@ -77,10 +74,8 @@ class RandomGossip:
     """Gossip sampled independently in each round.
 
     Attributes:
-        name, num_nodes: for reports; n.
         draw: (rounds, seed) to a sample; public, as in `gossip.random_matchings`.
         moments: None where no closed form is known; expectations are then averaged over samples.
-        node_dropout: whether nodes may drop out.
     """
 
     name: str
@@ -263,17 +258,8 @@ def _around_a_perfect_matching(others: FloatArray, X: FloatArray) -> FloatArray:
     n, diagonal = len(X), np.diagonal(X)
     rows, columns, total = X.sum(axis=1), X.sum(axis=0), X.sum()
     # partners of i and k: each other, or two others, all pairs of them alike
-    apart = (
-        total
-        - rows[:, None]
-        - rows[None]
-        - columns[:, None]
-        - columns[None]
-        + X
-        + X.T
-        + diagonal[:, None]
-        + diagonal[None]
-    )
+    apart = total - rows[:, None] - rows[None] - columns[:, None] - columns[None] + X + X.T
+    apart = apart + diagonal[:, None] + diagonal[None]
     apart -= diagonal.sum() - diagonal[:, None] - diagonal[None]
     swapped = X.T / (n - 1)
     if n > 2:

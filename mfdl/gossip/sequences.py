@@ -1,7 +1,4 @@
-"""`GossipSequence`, a gossip matrix for each step, and the communication graph of all rounds of a run.
-
-A single round is in `matrix`; `gossip.sequence`, which builds a sequence, in `builders`.
-"""
+"""`GossipSequence`, a gossip matrix for each step, and the communication graph of all rounds of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING
 from .. import check
 from ..errors import InvalidInput
 from ..matrices import content_hash
-from ..storable import storable
+from ..spec import storable
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
 
 if TYPE_CHECKING:
@@ -25,13 +22,7 @@ if TYPE_CHECKING:
 class GossipSequence(Gossip):
     """Time-varying gossip: `matrices[step]`, from the start again after the last one if `repeat`.
 
-    Attributes:
-        matrices: the rounds in order, at least one, all with the same labels.
-        repeat: whether the sequence starts again; if not, a step past the end is an error.
-        name: for reports.
-
-    Raises:
-        InvalidInput: no matrix, something else than a GossipMatrix, or differing labels.
+    Raises: InvalidInput: no matrix, something else than a GossipMatrix, or differing labels.
     """
 
     matrices: tuple[GossipMatrix, ...]
@@ -69,11 +60,7 @@ class GossipSequence(Gossip):
         return None if self.repeat else len(self.matrices)
 
     def at(self, step: int) -> GossipMatrix:
-        """The round of this step.
-
-        Raises:
-            InvalidInput: a negative step, or one past the end of a sequence that does not repeat.
-        """
+        """Raises: InvalidInput: a negative step, or one past the end of a sequence that does not repeat."""
         step = check.integer_at_least(0, step=step)
         if step >= len(self.matrices) and not self.repeat:
             raise InvalidInput(
@@ -84,7 +71,6 @@ class GossipSequence(Gossip):
 
     @cached_property
     def is_constant(self) -> bool:
-        """Whether the sequence repeats for ever and all its matrices are equal."""
         return self.repeat and len({matrix.content_hash for matrix in self.matrices}) == 1
 
     @cached_property
@@ -101,7 +87,6 @@ class GossipSequence(Gossip):
 
     @cached_property
     def content_hash(self) -> str:
-        """16 hex digits of the SHA-256 of the matrices in order and of `repeat`."""
         return content_hash(" ".join([str(self.repeat), *(matrix.content_hash for matrix in self.matrices)]))
 
     def describe(self) -> str:
@@ -157,11 +142,7 @@ def communication_graph(gossip: Gossip, num_rounds: int) -> nx.Graph:
 
 
 def _rounds(gossip: Gossip, num_rounds: int) -> list[GossipMatrix]:
-    """The distinct rounds."""
     if gossip.is_constant:
         return [gossip.at(0)]
-    if isinstance(gossip, GossipSequence):
-        every = list(gossip.matrices)
-    else:
-        every = [gossip.at(t) for t in range(num_rounds)]
-    return list({W.content_hash: W for W in every}.values())
+    matrices = gossip.matrices if isinstance(gossip, GossipSequence) else map(gossip.at, range(num_rounds))
+    return list({W.content_hash: W for W in matrices}.values())

@@ -1,13 +1,9 @@
 """Named graphs and graph files, as plain undirected networkx graphs.
 
-In: a spec such as `ring:n=16`, a file, or any networkx graph. Out: a simple `networkx.Graph` without edge
-weights, whose nodes stand in label order: integer labels increasing, other labels in order of first
-appearance. That order is the node index used everywhere else. Weights for averaging are in `gossip`;
-downloads in `data`. A `SparseGraph` (`load_sparse`) is the same as arrays, for graphs that networkx cannot hold.
-
-`loading` has the functions of this package. `graph_files` reads files by the table of
-`graph_formats`, `named` builds the named graphs, `simple_graphs`
-cleans edges and orders nodes.
+In: a spec such as `ring:n=16`, a file, or any networkx graph. Out: a simple `networkx.Graph` without edge weights,
+whose nodes stand in label order: integer labels increasing, other labels in order of first appearance. That order is
+the node index used everywhere else. A `SparseGraph` (`load_sparse`) is the same as arrays, for graphs that networkx
+cannot hold.
 """
 
 from __future__ import annotations
@@ -15,37 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .loading import (
-        Source,
-        adjacency,
-        content_hash,
-        labels,
-        load,
-        load_sparse,
-        names,
-    )
-    from .loading import (
-        label_index as label_index,
-    )
-    from .loading import (
-        require_connected as require_connected,
-    )
-    from .loading import (
-        resolved_name as resolved_name,
-    )
+    from .loading import Source, adjacency, content_hash, labels, load, load_sparse, names
+    from .loading import label_index as label_index
+    from .loading import require_connected as require_connected
+    from .loading import resolved_name as resolved_name
     from .simple_graphs import SparseGraph
     from .simple_graphs import is_networkx as is_networkx
 
-__all__ = [
-    "Source",
-    "SparseGraph",
-    "adjacency",
-    "content_hash",
-    "labels",
-    "load",
-    "load_sparse",
-    "names",
-]
+__all__ = ["Source", "SparseGraph", "adjacency", "content_hash", "labels", "load", "load_sparse", "names"]
 
 
 def __getattr__(name: str) -> Any:

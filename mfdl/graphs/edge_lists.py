@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from ..graph_formats import FORMATS, LISTED
-from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight
+from .file_links import FORMATS, INTEGER, LISTED, GraphFile, Links, matrix_links, positive_weight
 
 SEPARATORS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
 Rows = list[tuple[int, list[str]]]
@@ -25,7 +24,6 @@ Rows = list[tuple[int, list[str]]]
 
 
 def read_text(file: GraphFile) -> Links:
-    """The links of a file of lines."""
     numbered = [(i, line.rstrip(" ")) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip(" \t")]
     lines = [(i, line) for i, line in numbered if line.lstrip(" \t")[0] not in "#%"]
     comments = [(i, line.lstrip(" \t")) for i, line in numbered if line.lstrip(" \t")[0] in "#%"]
@@ -63,8 +61,6 @@ def _doubtful(file: GraphFile, formats: str) -> InvalidInput:
 
 @dataclasses.dataclass
 class _EdgeLines:
-    """Lines and comments of a file under one separator."""
-
     file: GraphFile
     lines: list[tuple[int, str]]
     comments: list[tuple[int, str]]
@@ -220,12 +216,9 @@ class _EdgeLines:
     def _counted_nodes(self, n: int, rows: Rows, pairs: list[tuple[str, str]]) -> list[str]:
         """Nodes 0 to n - 1 of a file that begins with n and has each edge once or in both directions."""
         nodes, ends, mirror = [str(node) for node in range(n)], set(pairs), {(b, a) for a, b in pairs}
-        valid = set(nodes)
         for (number, _), pair in zip(rows, pairs, strict=True):
-            if not valid.issuperset(pair):
-                defect = (
-                    f"node {min({*pair} - valid)!r} is none of the {n} nodes, 0 to {n - 1}, that the first line counts"
-                )
+            if others := {*pair}.difference(nodes):
+                defect = f"node {min(others)!r} is none of the {n} nodes, 0 to {n - 1}, that the first line counts"
                 raise self.file.malformed(number, defect)
         if len(ends) != len(pairs) or (ends != mirror and ends & mirror):
             raise self.file.malformed(self.lines[0][0], "a count, and then edges that are not all in both directions")

@@ -1,4 +1,4 @@
-"""Content of a graph file before loops and repeats are dropped: `Links`, also those of an adjacency matrix."""
+"""Graph files: the table of formats, and `Links`, their content before loops and repeats are dropped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import re
 import zlib
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 
 from ..errors import InvalidInput
-from ..graph_formats import COMPRESSED
 from .simple_graphs import Edge, from_networkx, simple_graph
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ class Links:
 
 
 class GraphFile:
-    """A file with its bytes, unpacked.
-
-    Attributes: suffix: in lower case, before that of a compression; empty if there is none.
-    """
+    """A file with its bytes, unpacked; its suffix in lower case, before that of a compression, or empty."""
 
     def __init__(self, path: Path, named: Iterable[str]) -> None:
         """Reads a file; if it does not exist, the error offers the `named` graphs."""
@@ -92,12 +88,10 @@ class GraphFile:
         return self.refused(f", line {line}: {defect}")
 
     def refused(self, defect: str) -> InvalidInput:
-        """The error for the file, whose name stands before the defect."""
         return InvalidInput(f"graph file {str(self.path)!r}{defect}.")
 
 
 def suffix(path: Path) -> str:
-    """The suffix of a format, in lower case; empty if there is none."""
     return next((s.lower() for s in reversed(path.suffixes) if s.lower() not in COMPRESSED), "")
 
 
@@ -119,7 +113,6 @@ def positive_weight(file: GraphFile, weight: Any, line: int | str) -> float:
 
 
 def matrix_links(file: GraphFile, matrix: Any, labels: Sequence[Hashable] = ()) -> Links:
-    """The links of an adjacency matrix, dense or sparse, or a refusal."""
     shape, defect = np.shape(matrix), ""
     if matrix.dtype.kind not in "biuf" or len(shape) != 2 or len(set(shape)) > 1 or not shape[0]:
         raise file.refused(f": a matrix must be square and of real numbers, got {matrix.dtype} of shape {shape}")
@@ -141,3 +134,65 @@ def matrix_links(file: GraphFile, matrix: Any, labels: Sequence[Hashable] = ()) 
     once, nodes = sparse.row <= sparse.col, labels or range(shape[0])
     ends = zip(sparse.row[once].tolist(), sparse.col[once].tolist(), strict=True)
     return Links([(nodes[a], nodes[b]) for a, b in ends], nodes, sparse.data[once].tolist())
+
+
+class Format(NamedTuple):
+    """A format: suffixes (before .gz), reader in `graphs.graph_files`, words for the docs, and a pattern of the first
+    characters that decides it where the suffix is that of lines of text."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    reader: str
+    content: str
+    example: str
+    refused: str
+    start: str = ""
+
+
+_MATRIX = "a symmetric adjacency matrix of nodes 0 to n - 1"
+FORMATS = (
+    Format(
+        "CSV", (".csv",), "read_text",
+        "an edge a line, quotes as in any CSV; a header `Source,Target`, perhaps `Weight` and more columns; or a "
+        "symmetric adjacency matrix, perhaps with names in first row and column", '`hub,"site, two"`',
+        "other headers, weights that are not positive, gossip matrices",
+    ),
+    Format("TSV", (".tsv",), "read_text", "the same with tabs; names may have spaces", "`Site 1⇥B`", "as CSV"),
+    Format(
+        "edge list", (".txt", ".edges", ".edgelist", ".el"), "read_text",
+        "the same with tabs or commas if they separate every line, else blanks, under any other suffix too; n, then "
+        "each edge once or in both directions; KONECT", "`a b 0.5`",
+        "separators in doubt, a first line that may count nodes and edges, bipartite KONECT",
+    ),
+    Format("Matrix Market", (".mtx",), "read_matrix_market", _MATRIX, "`%%MatrixMarket`", "as CSV", "%%MatrixMarket"),
+    Format("NumPy", (".npy", ".npz"), "read_array", f"{_MATRIX}, also sparse", "`numpy.save`", "several arrays"),
+    Format(
+        "METIS", (".graph", ".metis"), "read_metis", "counts of nodes and edges, then the neighbours of node 1, 2, ...",
+        "`5 5`", "lists that do not agree with each other or the counts",
+    ),
+    Format(
+        "GML", (".gml",), "read_gml", "nodes named by label, else by id", "`graph [ ...`", "directed edges",
+        r"(?:Creator\s.*\n)?\s*graph\s*\[",
+    ),
+    Format(
+        "GraphML", (".graphml",), "read_graphml", "one graph, nodes named by id", "`<graphml ...`", "directed edges",
+        r"<\?xml|<graphml",
+    ),
+    Format(
+        "Pajek", (".net",), "read_pajek", "`*Vertices`, then `*Edges`", "`*Vertices 3`", "arcs, repeated names",
+        r"\*(?:vertices|network)\b",
+    ),
+    Format(
+        "JSON", (".json",), "read_json", "node-link data of networkx", '`{"nodes": [...], "links": [...]}`',
+        "directed edges, edges between undeclared nodes", r'\{\s*"',
+    ),
+)  # fmt: skip
+OTHER_FORMATS = {
+    ".gexf": "read_gexf", ".g6": "read_graph6", ".s6": "read_sparse6", ".adjlist": "read_adjlist",
+    ".dot": "nx_pydot.read_dot", ".gv": "nx_pydot.read_dot",
+}  # fmt: skip
+"""Suffixes of formats that are not read, and the function of networkx for each."""
+COMPRESSED = (".gz", ".bz2", ".xz")
+SUFFIXES = tuple(suffix for item in FORMATS for suffix in item.suffixes)
+LISTED = ", ".join(f"{item.name} ({', '.join(item.suffixes)})" for item in FORMATS)
+"""All formats on one line."""

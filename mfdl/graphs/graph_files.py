@@ -1,7 +1,6 @@
 """Reads graph files: the format is that of the suffix, or of every line, or the file is refused.
 
-In: a path. Out: a simple graph. `graph_formats` has the table of formats, `edge_lists` reads lines of text, networkx
-GML, GraphML, Pajek and JSON, after a check of what its readers pass over.
+networkx reads GML, GraphML, Pajek and JSON, after a check of what its readers pass over.
 """
 
 from __future__ import annotations
@@ -21,16 +20,26 @@ import scipy
 import scipy.sparse
 
 from ..errors import InvalidInput
-from ..graph_formats import COMPRESSED, FORMATS, LISTED, OTHER_FORMATS, SUFFIXES
 from .edge_lists import read_text as read_text  # called by its name in the table, as the readers below
-from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight, suffix
+from .file_links import (
+    COMPRESSED,
+    FORMATS,
+    INTEGER,
+    LISTED,
+    OTHER_FORMATS,
+    SUFFIXES,
+    GraphFile,
+    Links,
+    matrix_links,
+    positive_weight,
+    suffix,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
 def looks_like_a_file(text: str) -> bool:
-    """Whether a text that names no graph means a file."""
     separated, suffixes = "/" in text or os.sep in text, (*SUFFIXES, *OTHER_FORMATS, *COMPRESSED)
     return separated or text.lower().endswith(suffixes) or (text != "" and Path(text).exists())
 
@@ -79,7 +88,6 @@ def _read(path: Path, named: Iterable[str]) -> tuple[nx.Graph, str, int]:
 
 
 def read_array(file: GraphFile) -> Links:
-    """An adjacency matrix of NumPy, or the sparse one of scipy."""
     loaded: Any = np.load(io.BytesIO(file.raw), allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return matrix_links(file, loaded)
@@ -214,7 +222,6 @@ def read_pajek(file: GraphFile) -> Links:
 
 
 def read_json(file: GraphFile) -> Links:
-    """Node-link data by networkx."""
     import networkx as nx
 
     data = json.loads(file.text())

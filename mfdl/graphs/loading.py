@@ -24,10 +24,7 @@ Source: TypeAlias = "str | os.PathLike[str] | nx.Graph | SparseGraph"
 
 
 def load(
-    spec_or_path_or_graph: Source,
-    *,
-    largest_component: bool = False,
-    data_home: str | os.PathLike[str] | None = None,
+    spec_or_path_or_graph: Source, *, largest_component: bool = False, data_home: str | os.PathLike[str] | None = None
 ) -> nx.Graph:
     """A plain undirected graph from a spec, a graph file or a networkx graph.
 
@@ -35,23 +32,21 @@ def load(
     `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The spec or file name is kept in
     `graph["name"]`. Loading a loaded graph changes nothing. The graph need not be connected: see `require_connected`.
 
-    `graph_formats.FORMATS` lists the formats of files: edge lists and adjacency matrices (CSV, TSV, blanks, NumPy,
+    `FORMATS` of `graph_files` lists the formats of files: edge lists and adjacency matrices (CSV, TSV, blanks, NumPy,
     Matrix Market), METIS, GML, GraphML, Pajek and JSON, also compressed. The suffix or every line decides the format; a
     file that could be another graph is refused. In edge lists a line that begins with `#` or `%` is a comment, and a
     first line with the columns Source and Target (any case, any order, further columns allowed) a header. Labels that
     are all integers become int.
 
     Args:
-        spec_or_path_or_graph: a name of `names()`, perhaps with parameters
-            (`erdos-renyi:n=100,p=0.2,seed=1`); a path; or a networkx graph of any kind, which is not changed. A
-            directed one must have the reverse of every edge: a file lists links, a directed graph says who sends.
-        largest_component: keep only the largest connected component (the one with the first node, if
-            several).
+        spec_or_path_or_graph: a name of `names()`, perhaps with parameters (`erdos-renyi:n=100,p=0.2,seed=1`); a path;
+            or a networkx graph of any kind, which is not changed. A directed one must have the reverse of every edge: a
+            file lists links, a directed graph says who sends.
+        largest_component: keep only the largest connected component (the one with the first node, if several).
         data_home: data folder of the graphs that are downloaded, see `data.home`.
 
-    Raises:
-        InvalidInput: unknown name or parameter, parameter out of range, file missing or malformed (with its
-            line number), a graph without nodes.
+    Raises: InvalidInput: an unknown name or parameter, one out of range, a file that is missing or malformed (with its
+        line number), a graph without nodes.
     Cost: O(nodes + edges); `regular` and `erdos-renyi` repeat their draw until it is connected.
 
     >>> g = load("ring:n=4")
@@ -67,7 +62,6 @@ def load_sparse(
 ) -> SparseGraph:
     """The same graph as arrays, with the same labels and content hash: for a million nodes and more.
 
-    Args, Raises: those of `load`.
     Cost: O(nodes + edges): some 60 bytes an edge while it is built, 2 after.
 
     >>> load_sparse("torus:n=9").num_edges
@@ -143,9 +137,7 @@ def label_index(G: Source, label: Hashable) -> int:
     >>> label_index(G, "Medici"), label_index(G, "#2"), label_index("ring:n=4", "3")
     (1, 2, 3)
 
-    Raises:
-        InvalidInput: no such node; the message names the nearest label.
-    Cost: O(nodes).
+    Raises: InvalidInput: no such node; the message names the nearest label. Cost: O(nodes).
     """
     G = resolved_name(G)
     ordered = labels(G)
@@ -188,10 +180,7 @@ def content_hash(G: Source) -> str:
 
 
 def require_connected(G: Source) -> None:
-    """Refuses a graph that is not connected (or empty): information cannot reach every node.
-
-    >>> require_connected("ring:n=4")
-    """
+    """Refuses a graph that is not connected (or empty): information cannot reach every node."""
     G = resolved_name(G)
     if (n := len(labels(G))) == 0:
         raise InvalidInput(f"graph {_source_name(G)!r} has no nodes; give a graph with at least one.")
@@ -199,9 +188,8 @@ def require_connected(G: Source) -> None:
     sizes = graph.component_sizes()
     if sizes.size > 1:
         raise InvalidInput(
-            f"graph {graph.name!r} is not connected: {sizes.size} components, the largest has {sizes.max()} of "
-            f"{n} nodes; keep that one with largest_component=True (command line: --largest-component), or "
-            "add edges."
+            f"graph {graph.name!r} is not connected: {sizes.size} components, the largest has {sizes.max()} of {n} "
+            "nodes; keep that one with largest_component=True (command line: --largest-component), or add edges."
         )
 
 
@@ -217,7 +205,6 @@ def _sparse(G: Source) -> SparseGraph:
 
 
 def _networkx(G: Any) -> nx.Graph:
-    """Checks that a value is a networkx graph. Raises: InvalidInput."""
     if not is_networkx(G):
         import networkx as nx
 

@@ -1,7 +1,6 @@
 """The named graphs, one registered builder each: a builder's parameters are those of its spec, such as `ring:n=16`.
 
-`graphs.names` lists them and `graphs.load` builds them. Random graphs of many edges are drawn as arrays: networkx takes
-minutes and ten gigabytes for a million nodes.
+Random graphs of many edges are drawn as arrays: networkx takes minutes and ten gigabytes for a million nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ GRAPHS: Registry[Entry] = Registry("graph", supplied=("data_home",))
 
 
 def build(spec: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
-    """The graph of a spec with a known name."""
     built: Built = GRAPHS.make(spec, data_home=data_home)
     if is_networkx(built):
         built.graph["name"] = spec
@@ -239,10 +237,7 @@ def _connected_draw(draw: Callable[[int], Edges], n: int, seed: int, spec: str, 
 def _until_connected(
     draw: Callable[[int], Drawn], is_connected: Callable[[Drawn], bool], seed: int, spec: str, remedy: str
 ) -> Drawn:
-    """First connected draw: draw 0 uses `seed`, draw k a seed hashed from (seed, k).
-
-    So the redraws of one seed are not the first draws of its neighbours.
-    """
+    """First connected draw: draw 0 uses `seed`, draw k a seed hashed from (seed, k), unlike those of its neighbours."""
     for attempt in range(MAX_DRAWS):
         following = seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
         G = draw(following)
@@ -297,7 +292,6 @@ def erdos_renyi_edges(n: int, p: float, seed: int) -> Edges:
 
 
 def joins_all_nodes(n: int, edges: Edges) -> bool:
-    """Whether the edges join all n nodes."""
     pairs = coo_array((np.ones(len(edges), dtype=np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
     number: int = connected_components(pairs, directed=False, return_labels=False)
     return number == 1

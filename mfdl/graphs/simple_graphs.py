@@ -47,7 +47,6 @@ def is_networkx(graph: Any) -> TypeGuard[nx.Graph]:
 
 
 def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *, count: bool = True) -> nx.Graph:
-    """The simple graph of a list of edges, nodes in label order, with what was dropped."""
     import networkx as nx
 
     edges = list(edges)
@@ -101,12 +100,7 @@ def nx_name(G: nx.Graph) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SparseGraph:
-    """A simple undirected graph.
-
-    Attributes:
-        links: 0/1 adjacency, symmetric csr (n, n) of int8, sorted, without diagonal.
-        labels: of the nodes, in index order; name: for reports.
-    """
+    """A simple undirected graph: 0/1 adjacency, symmetric csr (n, n) of int8, sorted, and labels in index order."""
 
     links: csr_array
     labels: tuple[Hashable, ...]
@@ -126,7 +120,6 @@ class SparseGraph:
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph) -> SparseGraph:
-        """A plain graph, as `graphs.load` makes it."""
         import networkx as nx
 
         labels = tuple(in_label_order(graph.nodes))

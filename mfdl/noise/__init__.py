@@ -1,8 +1,15 @@
 """Noise: operators N in `injected = N Z`, and the stream of what is injected."""
 
-from .base import NoiseOperator
-from .causal import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
-from .scheduled import ScheduledNoise
+from .base import (
+    CausalNoise,
+    IndependentNoise,
+    LocalNoise,
+    NoiseOperator,
+    SpatioTemporalNoise,
+    StepNoise,
+    ZeroNoise,
+)
+from .general import JointNoise, ScheduledNoise
 
 __all__ = [
     "CausalNoise",

@@ -37,6 +37,11 @@ NORMAL = 100  # products in the time of one base normal
 KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
 
 
+def kept_bytes(noise: NoiseOperator, dim: int) -> int:
+    """At most so many bytes of base noise are kept by a stream of all slots."""
+    return 1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * dim)
+
+
 class NoiseStream:
     """Injected noise step by step.
 
@@ -76,11 +81,11 @@ class NoiseStream:
         columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape
         self._base = None if silent else base_of(columns)
-        causal = self._used.causal
+        encoder = self._used.stepped
         self._stepped = (
             None
-            if self._base is None or causal is None or causal.in_blocks
-            else SteppedRows(causal.encoder, self._base, (columns.size, dim), tensor, KEEP_BYTES)
+            if self._base is None or encoder is None
+            else SteppedRows(encoder, self._base, (columns.size, dim), tensor, KEEP_BYTES)
         )
         a_step = 8 * max(columns.size, 1) * dim
         at_once = 1 if self._used.fresh or self._stepped else max(1, min(BLOCK_STEPS, BLOCK_BYTES // a_step))
@@ -153,9 +158,7 @@ class NoiseStream:
         if self._stepped is not None:
             return self.noise_std * np.ascontiguousarray(self._used.spread(self._stepped.row(start)[None]))
         total: FloatArray | None = None
-        # In place where products are the library's own, which make new arrays: blocks of large models are slow to
-        # allocate. What another noise returns may be base noise that is kept, or an array of its own.
-        ours = self._used in (self._used.causal, self._used.joint)
+        ours = self._used.fills_new_arrays  # then in place: blocks of large models are slow to allocate
         for begin in range(start if self._used.fresh else 0, stop, self._steps):
             end = min(begin + self._steps, self.noise.num_steps)
             added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))

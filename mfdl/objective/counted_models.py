@@ -1,9 +1,7 @@
 """Which models the error counts, and how injected noise propagates into them: `CountedModels`.
 
-Noise in models that do not count costs nothing, so mechanisms that know the weights put it there. The variance is a sum
-over the kinds of weights (`ErrorWeights.kinds`) and over the directions of the curvature; each term is `CountedModels`
-too, of one kind, along one direction. `NoiseObjective` is `CountedModels` with public methods; the modules that compute
-Gram matrices take it, and sum over the terms.
+The variance is a sum over the kinds of weights (`ErrorWeights.kinds`) and over the directions of the curvature; each
+term is `CountedModels` too, of one kind, along one direction. `NoiseObjective` adds the forms as methods.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ import scipy.sparse as sp
 from .. import check
 from ..check import FloatArray
 from ..display import short_repr
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import Averaging, Entries, cost_to_go, effects, responses
+from ..dynamics import Averaging, Dynamics, Entries, cost_to_go, effects, responses
 from ..errors import InvalidInput, require_known
 from ..released import ReleasedModel
 from .curvature import Curvature, CurvedDynamics
@@ -61,8 +58,6 @@ class CountedModels:
         if self.curvature is not None:
             self.curvature.require_stable(self.dynamics)
 
-    # ---- terms of a sum ----------------------------------------------------------------------------------------------
-
     @property
     def curvature(self) -> Curvature | None:
         """Of the loss; None: every direction alike, and nothing is taken back."""
@@ -97,16 +92,12 @@ class CountedModels:
             total = total + weight * form(direction)
         return total
 
-    # ---- which models count ------------------------------------------------------------------------------------------
-
     @property
     def after_averaging(self) -> bool:
-        """Models count after averaging, else before."""
         return self.counted_models == "post-average"
 
     @property
     def released(self) -> ReleasedModel | None:
-        """The released sum of models, where that is what counts."""
         return self.weights.released
 
     @cached_property
@@ -143,7 +134,6 @@ class CountedModels:
         return np.asarray(F.T.toarray())
 
     def times_node_factor(self, models: FloatArray) -> FloatArray:
-        """`node_factor` times models of shape (n, ...)."""
         if self.node_factor is None:
             return models
         flat = models.reshape(models.shape[0], -1)
@@ -155,8 +145,6 @@ class CountedModels:
         constant_rate = bool((self.rates == 1.0).all())
         alike = self.dynamics.is_plain and self.curvature is None
         return self.dynamics.gossip.is_constant and (constant_rate or alike)
-
-    # ---- what injections do to them ----------------------------------------------------------------------------------
 
     def responses(
         self, averaging: Averaging, entries: Entries, *, sizes: FloatArray | None = None, by_age: bool = False
@@ -177,14 +165,9 @@ class CountedModels:
         return stacked
 
     def fresh_costs(self, averaging: Averaging, form: Any) -> FloatArray:
-        """What noise fresh in each step costs: the quadratic form over nodes, or its diagonal over modes.
-
-        Args: form: of the models of one step, as `averaging` takes it.
-        """
-        w = self.step_weights
-        return cost_to_go(
-            self.dynamics, self.num_steps, averaging, lambda r: w[r] * form, after_averaging=self.after_averaging
-        )
+        """What noise fresh in each step costs, over nodes or modes; form: of the models of one step."""
+        w, after = self.step_weights, self.after_averaging
+        return cost_to_go(self.dynamics, self.num_steps, averaging, lambda r: w[r] * form, after_averaging=after)
 
     def over_ages(self, gram: FloatArray) -> FloatArray:
         """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.

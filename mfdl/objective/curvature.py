@@ -3,8 +3,7 @@
 A loss with curvature lambda_j along direction j pulls every model back by eta_t lambda_j in a step, so noise there
 contracts by 1 - eta_t lambda_j before it is averaged, and costs lambda_j / 2 of loss per unit variance. Directions do
 not meet: the error Gram is the sum of those of the directions, each that of dynamics with another weight decay.
-
-The spectrum is public: declared, or from public or unlabelled features. `CURVATURES` holds the rules that a text names.
+The spectrum is public: declared, or from public or unlabelled features.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class Curvature:
 
     @property
     def largest(self) -> float:
-        """The largest eigenvalue."""
         return float(np.max(self.eigenvalues))
 
     @property
@@ -172,7 +170,6 @@ class CurvedDynamics(Dynamics):
 
     @classmethod
     def along(cls, dynamics: Dynamics, curvature: float) -> CurvedDynamics:
-        """The same dynamics along a direction; stable (`Curvature.require_stable`)."""
         fields = {field.name: getattr(dynamics, field.name) for field in dataclasses.fields(Dynamics)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnusualSetting)  # said once, of the dynamics themselves
@@ -184,7 +181,6 @@ class CurvedDynamics(Dynamics):
 
     @property
     def is_plain(self) -> bool:
-        """Without momentum, weight decay and curvature."""
         return super().is_plain and self.curvature == 0.0
 
 
@@ -211,9 +207,8 @@ def features(file: str, factor: float = 1.0) -> FloatArray:
 @functools.lru_cache(maxsize=8)
 def _record_eigenvalues(file: str, factor: float, stamp: int) -> FloatArray:
     """Once for each content of a file: names of mechanisms are parsed often."""
-    return np.asarray(
-        Curvature.from_features(check.numbers_in_file(file, contents="curvature", ndim=2), factor).eigenvalues
-    )
+    records = check.numbers_in_file(file, contents="curvature", ndim=2)
+    return np.asarray(Curvature.from_features(records, factor).eigenvalues)
 
 
 ROUNDING = 1e-16  # accuracy of moments at which a measure is made smaller, relative to its mass

@@ -4,9 +4,8 @@ The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r af
 Q over nodes says whether every node's model counts, some nodes' models, or their average. If released models count, the
 variance is (sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `ReleasedModel`.
 
-Noise matters twice: in the model that is published, and on the way, at the models where gradients are taken. The first
-is what the step weights say, `released:` above all; `on_the_way` adds the second. A `Curvature` says what noise costs
-along each direction of the loss, and how fast the loss itself takes it back.
+Noise matters twice: in the model that is published (the step weights), and at the models where gradients are taken
+(`on_the_way`). A `Curvature` says what it costs along each direction of the loss, and how fast the loss takes it back.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ class ErrorWeights:
 
     @property
     def released(self) -> ReleasedModel | None:
-        """What is released, where that is what counts."""
         if not isinstance(self.step_weights, str):
             return None
         entry, arguments = STEP_WEIGHTS.read(self.step_weights)
@@ -95,12 +93,10 @@ class ErrorWeights:
 
     @property
     def uniform_target(self) -> bool:
-        """Every node's model counts alike."""
         return isinstance(self.target, str) and self.target == NODES
 
     @property
     def is_average(self) -> bool:
-        """The average of the models counts."""
         return isinstance(self.target, str) and self.target == AVERAGE
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
@@ -209,8 +205,6 @@ class ErrorWeights:
         """Weights for a run whose models are used (deployed, evaluated, averaged) in its last steps only.
 
         The floor keeps the error Gram regular and the models on their way usable: gradients are taken at them.
-
-        Args: num_steps: T; evaluated_steps: how many of the last models are used; floor: weight of earlier ones.
 
         >>> ErrorWeights.for_training(320, 48).step_weights
         'last:48:0.01'

@@ -19,8 +19,7 @@ from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import Dynamics
-from ..dynamics.dynamics import ByModes, Entries
+from ..dynamics import ByModes, Dynamics, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from .counted_models import CountedModels
 from .curvature import ROUNDING, nodes_needed, quadrature
@@ -74,7 +73,7 @@ class SpectralMeasure:
 
     @property
     def mass(self) -> float:
-        """Sum of the weights, tr(Q)."""
+        """tr(Q)."""
         return float(self.weights.sum())
 
     def moment(self, power: int) -> float:
@@ -82,7 +81,6 @@ class SpectralMeasure:
         return float(self.weights @ self.eigenvalues**power)
 
     def weighted(self, factors: FloatArray) -> SpectralMeasure:
-        """The same eigenvalues, each weight times its factor >= 0."""
         return SpectralMeasure(self.eigenvalues, self.weights * factors)
 
     def after_rounds(self, dynamics: Dynamics) -> SpectralMeasure:
@@ -143,7 +141,6 @@ class Modes:
 
     @property
     def averaging(self) -> ByModes:
-        """The recursion of every mode at once."""
         return ByModes(self.lam)
 
     @property
@@ -191,13 +188,26 @@ def known_measure(counted: CountedModels) -> SpectralMeasure | None:
         modes = Modes.from_models(counted)
         if modes is None:
             return None
-        return SpectralMeasure(
-            np.clip(modes.lam, -1.0, 1.0), (counted.times_node_factor(modes.vectors) ** 2).sum(axis=0)
-        )
+        weights = (counted.times_node_factor(modes.vectors) ** 2).sum(axis=0)
+        return SpectralMeasure(np.clip(modes.lam, -1.0, 1.0), weights)
 
 
 def spectral_measure(counted: CountedModels) -> SpectralMeasure:
-    """See `NoiseObjective.spectral_measure`."""
+    """The measure of one step's averaging of constant symmetric gossip, exact up to rounding.
+
+    In closed form where the average of the models counts, or where gossip is a convolution over a product of cycles
+    (`GossipMatrix.closed_spectrum`: rings, tori, hypercubes, complete graphs of any size); otherwise by the
+    eigenvectors of W, up to 5000 nodes. The target of the weights is Q; their steps play no part.
+
+    Raises: UnsupportedMechanism: other gossip, or too large.
+    Cost: O(weights of W + n log n) in closed form, else n^3.
+
+    >>> from mfdl import Dynamics, gossip
+    >>> from mfdl.objective import NoiseObjective
+    >>> ring = NoiseObjective(Dynamics(gossip.metropolis_hastings("ring:n=6")), 1).spectral_measure()
+    >>> ring.eigenvalues.round(3), ring.weights
+    (array([-0.333,  0.   ,  0.667,  1.   ]), array([1., 2., 2., 1.]))
+    """
     measure = known_measure(dataclasses.replace(counted, weights=ErrorWeights("all", counted.weights.target)))
     if measure is None:
         raise UnsupportedMechanism(
@@ -208,7 +218,11 @@ def spectral_measure(counted: CountedModels) -> SpectralMeasure:
 
 
 def mode_cost(counted: CountedModels, measure: SpectralMeasure | None = None) -> ModeCost:
-    """See `NoiseObjective.mode_cost`."""
+    """H over steps as an operator, a sum of scalar recursions: no array of T x T.
+
+    Args: measure: of one step's averaging; default `spectral_measure`.
+    Raises: UnsupportedMechanism: as `spectral_measure`; released models; a curvature with a schedule of rates.
+    """
     if counted.released is not None:
         raise UnsupportedMechanism("forms with structure count models step by step, not released averages of them.")
     measure = spectral_measure(counted) if measure is None else measure

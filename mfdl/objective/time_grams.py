@@ -1,21 +1,17 @@
 """H over steps, nodes, and both: the cost of noise in the counted models.
 
-H over steps is the cost of independent unit noise at each step, alike at all nodes.
-
-Plain gossip with every model counted alike has
+H over steps is the cost of independent unit noise at each step, alike at all nodes. Plain gossip with every model
+counted alike has
 
     H[s, t] = sum over r >= max(s, t) of tr((W^(r-s+p))^T W^(r-t+p)),
 
-p = 1 for the models after averaging ("post-average") and 0 for the messages ("message"). The total noise in
-the counted models under local noise C_local^-1 is then eta_0^2 nu^2 tr(H X^-1), X = C_local^T C_local, per
-coordinate. A schedule multiplies H[s, t] by (eta_s / eta_0) (eta_t / eta_0); momentum and weight decay put the response
-of their recursion in the place of W^a; step weights w_r weigh the terms and a target Q stands inside the trace. The
-per-node form H_u takes the columns of node u, and sum_u H_u = H.
+p = 1 for the models after averaging ("post-average") and 0 for the messages ("message"). A schedule multiplies H[s, t]
+by (eta_s / eta_0) (eta_t / eta_0); momentum and weight decay put the response of their recursion in the place of W^a;
+step weights w_r weigh the terms and a target Q stands inside the trace. The per-node form H_u takes the columns of node
+u, and sum_u H_u = H.
 
 Where released models count, H is made of products e_s^T e_t, e_s the effect of a unit injection of step s on
 F sum_r a_r theta_{r+1}: one backward recursion gives them.
-
-A curvature sums this over its directions, each with a shrink factor of its own; the averaging has one decomposition.
 
 Cost, times the directions: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
 max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory, and T^3 with unequal step weights;
@@ -36,10 +32,10 @@ from numpy.typing import ArrayLike
 from mfdl_solvers.arithmetic import blas_threads
 
 from ..check import FloatArray
-from ..dynamics.dynamics import Averaging, ByModes, ByNodes, Entries
+from ..dynamics import Averaging, ByModes, ByNodes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.changing import presence
-from ..noise.causal import require_joint_size
+from ..noise.general import require_joint_size
 from .counted_models import CountedModels, finite_gram, over_kinds
 from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
 
@@ -49,7 +45,15 @@ MAX_WORK = 5e12  # operations of the form over nodes: about half an hour
 
 @over_kinds
 def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> FloatArray:
-    """See `NoiseObjective.over_steps`."""
+    """H of noise correlated in time, alike at all nodes: tr(H N N^T) is the variance; shape (T, T).
+
+    Args: present: who is there in each step, bool (T, n); noise of nodes that are offline enters nothing, as
+        `algorithms.with_dropout` runs. Default everybody.
+    Returns: symmetric positive semidefinite.
+    Raises: InvalidInput: `present` of another shape. UnsupportedMechanism: more than half an hour of work;
+        `estimated` has an answer.
+    Cost: see `mfdl.objective.time_grams`.
+    """
     dynamics, T = counted.dynamics, counted.num_steps
     if present is not None:
         steps_of_node = presence(present, dynamics.num_nodes, T).astype(float).T
@@ -103,7 +107,10 @@ def measure_gram(counted: CountedModels, measure: SpectralMeasure) -> FloatArray
 
 
 def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
-    """See `NoiseObjective.over_steps_of_nodes`."""
+    """H_u of the noise of node u, for u = 0..n-1, one at a time, each shape (T, T); their sum is `over_steps`.
+
+    Cost: per node T nnz(W) + n T^2.
+    """
     (_, first), *others = kinds = counted.kinds
     if others:
         factors = [factor for factor, _ in kinds]
@@ -128,7 +135,13 @@ MAX_STEPS_ALONE = 512  # T^3 numbers are 1 GB
 
 
 def over_each_step(counted: CountedModels) -> FloatArray:
-    """See `NoiseObjective.over_each_step`."""
+    """w_r H_r of each step r whose models count, shape (counted steps, T, T); their sum is `over_steps`.
+
+    tr(H_r N N^T) is the variance in the models after step r alone, of which encoders may minimise the largest.
+
+    Raises: InvalidInput: released models. UnsupportedMechanism: T above 512; as `over_steps`.
+    Cost: T^3 numbers; T^2 times the modes of the gossip for each step, n T^3 nnz(W) where it has none.
+    """
     dynamics, T = counted.dynamics, counted.num_steps
     if counted.released is not None:
         raise InvalidInput(
@@ -152,11 +165,8 @@ def over_each_step(counted: CountedModels) -> FloatArray:
     elif in_reach(counted, MAX_WORK):
         blocks = (np.array([node]) for node in range(n))
         by_node = ByNodes(dynamics)
-        return finite_gram(
-            lambda: functools.reduce(
-                np.add, (_step_grams(counted, by_node, (node, np.zeros(1, np.intp))) for node in blocks)
-            )
-        )
+        grams = (_step_grams(counted, by_node, (node, np.zeros(1, np.intp))) for node in blocks)
+        return finite_gram(lambda: functools.reduce(np.add, grams))
     else:
         raise UnsupportedMechanism(f"the error Grams of {n:,} nodes are not covered for this gossip; take fewer nodes.")
     entries = np.arange(averaging.size), np.zeros(averaging.size, dtype=np.intp)
@@ -183,7 +193,15 @@ def _step_grams(
 
 
 def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
-    """See `NoiseObjective.by_modes`."""
+    """(U, H_k): eigenvectors of the gossip, shape (n, n), and one H over steps for each, shape (n, T, T).
+
+    H over steps x nodes is sum_k H_k (x) u_k u_k^T, since each mode is a scalar recursion and no two meet in the
+    counted models. sum_k H_k is `over_steps`, sum_k tr(H_k) u_k u_k^T is `over_nodes`.
+
+    Raises: UnsupportedMechanism: gossip that is not constant and symmetric, or a target that couples modes (some
+        nodes only; the average of doubly stochastic gossip does not).
+    Cost: n T^3 time, n T^2 memory.
+    """
     (_, counted), *others = kinds = counted.kinds
     if others:
         (U, *_), grams = zip(*(by_modes(kind) for _, kind in kinds), strict=True)  # of one matrix: the same vectors
@@ -244,7 +262,6 @@ def _by_nodes(counted: CountedModels, nodes: np.ndarray) -> FloatArray:
 def _over_ages(
     counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
 ) -> FloatArray:
-    """H from `_gram`, the sum over the directions of the curvature."""
     return counted.over_directions(lambda each: each.over_ages(_gram(each, averaging, entries, coupling)))
 
 
@@ -311,7 +328,14 @@ def _released_gram(counted: CountedModels) -> FloatArray:
 
 @over_kinds
 def over_nodes(counted: CountedModels) -> FloatArray:
-    """See `NoiseObjective.over_nodes`."""
+    """H of noise fresh in each step: covariance R over nodes leaves variance tr(H R); shape (n, n).
+
+    Returns: symmetric positive semidefinite; its trace is that of `over_steps`. One step gives W^T W, the criterion
+        tr(W R W^T).
+    Cost: T n nnz(W) time, by a cost-to-go backwards in time; n^3 + n T by one eigendecomposition for constant
+        symmetric W, every node counted, where that is less; n^2 memory.
+    Source: arXiv:2501.14644v2, Theorem 1 for one step; see `mfdl.objective.time_grams`.
+    """
     gossip, n = counted.dynamics.gossip, counted.dynamics.num_nodes
     if counted.released is not None:
         return finite_gram(lambda: _node_gram_of_released(counted))
@@ -360,7 +384,11 @@ def _square(rows: FloatArray) -> FloatArray:
 
 @over_kinds
 def over_both(counted: CountedModels) -> FloatArray:
-    """See `NoiseObjective.over_both`."""
+    """H of any noise: covariance Sigma over steps x nodes leaves tr(H Sigma); shape (T n, T n), time-major.
+
+    Raises: UnsupportedMechanism: T n above 4096.
+    Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
+    """
     n, T = counted.dynamics.num_nodes, counted.num_steps
     require_joint_size(T, n, "use per-mode or kronecker, which scale")
     averaging, form = ByNodes(counted.dynamics), counted.form

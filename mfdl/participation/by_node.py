@@ -5,7 +5,7 @@ needs: `at_node(u)`. Questions about all nodes at once, such as one partition of
 answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
 
 JointParticipation: each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of
-pairs (owner, step), in the order of `mfdl_solvers.joint_patterns`, so all that is known of patterns of one node holds
+pairs (owner, step), in the order of `mfdl_solvers.pattern_sets`, so all that is known of patterns of one node holds
 for these.
 """
 
@@ -18,13 +18,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.joint_patterns import CommonPatterns, ProductPatterns
-from mfdl_solvers.pattern_sets import PatternSet
+from mfdl_solvers.pattern_sets import CommonPatterns, PatternSet, ProductPatterns
 
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
+from ..spec import storable
 from .schemes import Participation
 
 

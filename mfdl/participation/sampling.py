@@ -13,7 +13,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
+from ..spec import storable
 from .schemes import (
     SCHEMES,
     Cyclic,
@@ -116,6 +116,9 @@ class BallsInBins(NumberedScheme, Sampled):
     @property
     def public(self) -> Cyclic:
         return Cyclic(epochs=self.epochs, period=self.bins)
+
+    def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
+        return self.public.patterns_of_record()
 
     @property
     def expected_rate(self) -> float:

@@ -22,8 +22,7 @@ from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, 
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..spec import Entry, Registry
-from ..storable import storable
+from ..spec import Entry, Registry, storable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +132,21 @@ class Participation(abc.ABC):
         """
         raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
 
-    def require_public(self) -> None:
+    def require_public(self, refusal: str = "") -> None:
         """Raises: UnsupportedMechanism: participation is drawn secretly, so there are no patterns."""
+        if self.secret and refusal:
+            raise UnsupportedMechanism(refusal)
         if self.secret:
             self.patterns_of_record()
+
+    def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
+        """The patterns of which each record draws one, for a mechanism `name` that is for balls-in-bins.
+
+        Raises: UnsupportedMechanism: another participation, for which `otherwise` is the mechanism to take.
+        """
+        raise UnsupportedMechanism(
+            f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {self.describe()}; take {otherwise}."
+        )
 
     def allows(self, steps: Sequence[int]) -> bool:
         """Whether one record may take part in all of these distinct steps: they lie in one pattern.

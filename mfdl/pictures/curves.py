@@ -43,7 +43,7 @@ TITLE_WIDTH = 84  # characters that fit at the full size of a title
 class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
-    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
+    Attributes: accuracy: the final one, mean over seeds, written beside the loss.
     """
 
     label: str
@@ -136,10 +136,7 @@ def draw_over_steps(
     metric: str = "loss",
     named: bool = True,
 ) -> Axes:
-    """Means over nodes and seeds over steps, in given axes, which it returns.
-
-    Args: levels, metric: as for `draw_curves`; named: names beside the ends of curves, else a legend.
-    """
+    """Means over nodes and seeds over steps, in given axes, which it returns; named: at their ends, else a legend."""
     require_known("metric", metric, WORDS)
     levels = levels or {}
     remarks = ["mean over nodes"] * is_of_nodes(metric) + [f"band: range over {num_seeds} seeds"] * (num_seeds > 1)

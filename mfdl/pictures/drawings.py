@@ -62,10 +62,9 @@ def draw_matrix(
 ) -> tuple[ScalarMappable, str]:
     """Draws values and returns the input of a colour bar, and words on its scale; grey: infinite or not known.
 
-    Args:
-        rows, columns: their names; drawn up to MAX_LABELLED.
-        numbers: in the cells, default up to MAX_NUMBERED rows and columns; text: their format.
-        norm: from values to colours; default `scale`, which is for values >= 0.
+    Args: rows, columns: their names; drawn up to MAX_LABELLED. numbers: in the cells, default up to MAX_NUMBERED rows
+        and
+        columns; text: their format. norm: from values to colours; default `scale`, which is for values >= 0.
     """
     values = np.asarray(matrix, dtype=np.float64)
     fitting, words = scale(values)
@@ -86,10 +85,7 @@ def draw_matrix(
 def heat_map(
     matrix: ArrayLike, rows: Sequence[str], columns: Sequence[str], words: str, *, title: str, ax: Axes | None = None
 ) -> Axes:
-    """Heat map of victims down and attackers across, with its colour bar.
-
-    Args: words: name of the numbers; ax: given axes, default those of a Figure of its own (`ax.figure`).
-    """
+    """Heat map of victims down and attackers across, with a colour bar named by `words`; ax: default a new one."""
     if ax is None:
         size = (max(5.0, 2.6 + 0.5 * min(len(columns), 24)), 1.8 + 0.40 * min(len(rows), 24))
         ax = Figure(figsize=size, layout="constrained", facecolor="white").add_subplot()
@@ -135,9 +131,8 @@ def square_map(
     axes.spines[:].set(visible=True, color=GRID)
     label: dict[str, Any] = {"ha": "center", "fontsize": LABEL, "color": QUIET}
     figure.text((left + MAP_SIDE / 2) / width, (BAR + 2 * TICK + 4) / height, labels[0], **label)
-    figure.text(
-        LABEL / width, 1 - (gap + MAP_SIDE / 2) / height, labels[1], rotation=90, rotation_mode="anchor", **label
-    )
+    up: dict[str, Any] = {"rotation": 90, "rotation_mode": "anchor", **label}
+    figure.text(LABEL / width, 1 - (gap + MAP_SIDE / 2) / height, labels[1], **up)
     bar = figure.add_axes((left / width, 1.5 * TICK / height, MAP_SIDE / width, BAR / height))
     colours = np.array([[float(norm.inverse(share)) for share in np.linspace(0, 1, 64)]])
     bar.imshow(colours, cmap=MAP, norm=norm, interpolation="none", aspect="auto")
@@ -219,8 +214,6 @@ def name_bar(bar: Any, words: str) -> None:
     bar.outline.set_visible(False)
 
 
-# ---- graphs --------------------------------------------------------------------------------------------------------
-
 LAYOUT_SEED = 1
 FONT, WIDE, HIGH = 8.0, 0.58, 1.2  # points of a name; width and height of a character in these
 FEW, EDGE_POINTS = 4, 60  # neighbours that make a crowd; points by which an edge is felt
@@ -242,10 +235,7 @@ def draw_edges(axes: Axes, graph: nx.Graph) -> tuple[dict[Any, Any], float]:
 
 
 def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Mapping[Any, str], size: float) -> None:
-    """Names beside their nodes: of eight places each takes the one that covers least, nodes in a crowd first.
-
-    Args: layout: spots of all nodes; names: of those to name; size: of the markers, in points^2.
-    """
+    """Names beside their nodes: of eight places the one that covers least, crowds first; size: of markers, points^2."""
     labels = list(layout)
     axes.autoscale_view()
     # in points: sizes of text are known there
@@ -297,10 +287,7 @@ def drawn_pairs(correlation: NDArray[np.float64]) -> tuple[list[tuple[int, int]]
 def correlated_graph(
     graph: nx.Graph, labels: Sequence[Any], correlation: NDArray[np.float64], std: NDArray[np.float64]
 ) -> Figure:
-    """For a page: nodes as large as their noise, lines as wide as its correlation, dashed where negative.
-
-    Args: labels: of the nodes, in the order of correlation, shape (nodes, nodes), and std, shape (nodes,).
-    """
+    """For a page: nodes as large as their noise, lines as wide as its correlation, dashed where negative."""
     figure = Figure(figsize=(GRAPH_SIDE / 72, GRAPH_SIDE / 72), dpi=72)
     axes = figure.add_axes((0, 0, 1, 1))
     layout, _ = draw_edges(axes, graph)
@@ -319,7 +306,6 @@ def correlated_graph(
     dots: dict[str, Any] = {"color": INK, "edgecolors": GROUND, "linewidths": 1.1, "zorder": 3, "clip_on": False}
     axes.scatter(spots[:, 0], spots[:, 1], (2 * radii) ** 2, urls=tips, gid=css("node"), **dots)
     if few:
-        name_nodes(
-            axes, graph, layout, {label: short_name(str(label)) for label in labels}, float(radii.max() * 2) ** 2
-        )
+        names = {label: short_name(str(label)) for label in labels}
+        name_nodes(axes, graph, layout, names, float(radii.max() * 2) ** 2)
     return figure

@@ -1,14 +1,10 @@
-"""Lines over x with the range of their repetitions, and dotted levels: every chart of lines, and rows of panels.
-
-`draw_fronts` has loss against cost on logarithmic axes: the points of each series, and a line through undominated ones.
-"""
+"""Lines over x with the range of their repetitions, and dotted levels: every chart of lines, and rows of panels."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,12 +45,7 @@ FONT, NAME_ROW = 9.0, 11.5  # points: of labels and names, height of a name
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Line:
-    """One series.
-
-    Attributes:
-        x: shape (points,). middle, low, high: its value and range at each x; nan: no point there.
-        words: below its name; tips: of each point in a page, or empty.
-    """
+    """One series; middle, low, high: value and range at each x, nan: no point there; tips: of points in a page."""
 
     look: Look
     x: NDArray[np.float64]
@@ -109,7 +100,7 @@ class Level:
     look: Look | None = None
 
     def draw(self, axes: Axes, *, tip: str | None = None) -> End:
-        """Draws the line; returns its name for `name_ends`. tip: text of a page at the line."""
+        """Draws the line; returns its name for `name_ends`; tip: text of a page."""
         series = self.look.classes if self.look else ""
         style = DOTTED | ({"color": self.look.colour} if self.look else {})
         axes.axhline(self.value, url=tip, gid=css(series), **style)
@@ -120,9 +111,8 @@ class Level:
 class LineChart:
     """Lines and levels in one pair of axes.
 
-    Attributes:
-        x_ticks: values with one or two rows of text; empty: round values.
-        x_log, y_log: whether scales are logarithmic; y_log may be None: if values span `LOG_RATIO`.
+    Attributes: x_ticks: values with one or two rows of text; empty: round values. y_log: None: if values span
+        `LOG_RATIO`.
         y_range: smallest and largest value that must be visible; None: all of them.
     """
 
@@ -138,8 +128,7 @@ class LineChart:
     def draw(self, axes: Axes, *, width: float = 2.0, marked: int | None = None, tips: bool = False) -> list[End]:
         """Draws into given axes and returns the names for `name_ends`.
 
-        Args: width: of lines in points; marked: about how many points of a line carry its marker, None: all; tips:
-            of levels, see `themed_svg`.
+        Args: marked: about how many points of a line carry its marker, None: all; tips: of levels, see `themed_svg`.
         """
         drawn = [values for line in self.lines for values in (line.middle, line.low, line.high)]
         values = np.concatenate([*drawn, [level.value for level in self.levels]])
@@ -224,15 +213,13 @@ PANEL_INCHES, HEIGHT_INCHES = 4.3, 4.7
 MOST_TICKS = 10  # of given x; more are written at decades
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Panel:
     """One panel.
 
-    Attributes:
-        x: of the points. lines: by name, values of shape (points, repetitions); nan: no value.
-        dashed: names drawn without markers in dashes, as references and bounds are.
-        y_range: visible range of y; None: all.
-        colours: of some names, a colour or the name whose colour they share.
+    Attributes: lines: by name, values of shape (points, repetitions), nan: no value; dashed: names drawn without
+        markers;
+        y_range: visible range of y; colours: of some names, a colour or the name whose colour they share.
     """
 
     title: str
@@ -340,11 +327,11 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     figure.subplots_adjust(0.75 / width, below / height, 1 - 0.15 / width, 1 - 0.95 / height, wspace=0.28)
     for axes, panel in zip(grid, panels, strict=True):
-        fronts = [_line(looks[name], front(points)) for name, points in panel.points.items()]
+        fronts = [Line(looks[name], *front(points).T[[0, 1, 1, 1]]) for name, points in panel.points.items()]
         every = np.concatenate(list(panel.points.values()))
         levels = [Level("limit", panel.limit)] if panel.limit else []
-        drawn = [*every[:, 1], *(level.value for level in levels)]
-        span = (float(min(drawn)), float(max(drawn)))
+        drawn = np.append(every[:, 1], [level.value for level in levels])
+        span = (float(drawn.min()), float(drawn.max()))
         chart = LineChart(panel.x_label, panel.y_label, fronts, levels, x_log=True, y_log=True, y_range=span)
         chart.draw(axes, width=1.5)
         for name, points in panel.points.items():
@@ -360,9 +347,8 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
 def front(points: FloatArray) -> FloatArray:
     """Undominated points, by the first number.
 
-    >>> front(np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 4.0], [3.0, 4.5]]))
-    array([[1., 5.],
-           [3., 4.]])
+    >>> front(np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 4.0], [3.0, 4.5]])).tolist()
+    [[1.0, 5.0], [3.0, 4.0]]
     """
     ordered = points[np.lexsort((points[:, 1], points[:, 0]))]  # bound
     best = np.minimum.accumulate(ordered[:, 1])
@@ -373,11 +359,5 @@ def _front_looks(panels: Sequence[Front]) -> dict[str, Look]:
     """Looks by name; names that differ behind a comma share a colour."""
     looks = series_looks(name for panel in panels for name in panel.points)
     colours = series_looks(name.partition(",")[0] for name in looks)
-    return {
-        name: dataclasses.replace(look, colour=colours[name.partition(",")[0]].colour) for name, look in looks.items()
-    }
-
-
-def _line(look: Look, points: FloatArray) -> Line:
-    cost, loss = points.T
-    return Line(look, cost, loss, loss, loss)
+    colour = {name: colours[name.partition(",")[0]].colour for name in looks}
+    return {name: dataclasses.replace(look, colour=colour[name]) for name, look in looks.items()}

@@ -1,4 +1,4 @@
-"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
+"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, figures in files and pages; looks.
 
 Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended).
 """
@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as MarkerPath
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -44,8 +49,7 @@ MINUS = "\u2212"
 class End:
     """End of a line with its name, and words below it.
 
-    Attributes:
-        stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
+    Attributes: stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
         marker: of matplotlib, drawn before the name; gid, tip: see `css` and `themed_svg`.
     """
 
@@ -103,10 +107,7 @@ def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = Non
 
 
 def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10.0) -> None:
-    """Names right of the picture, joined to the ends of their lines, none over another.
-
-    Args: apart: least distance of two names, as a share of the height; size: of their font in points.
-    """
+    """Names right of the picture, joined to the ends of their lines, at least `apart` of the height from each other."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((1.0, end.height))[1]) for end in ends]
     order = ranking(heights)
@@ -169,7 +170,6 @@ def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
 
 
 def plain_steps(axis: Any, count: int) -> None:
-    """At most count + 1 ticks at round values, written as plain numbers."""
     axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
@@ -201,7 +201,6 @@ def caption_lines(caption: str, width: int) -> list[str]:
 
 
 def write_caption(figure: Figure, lines: Sequence[str], *, left: float, top: float) -> None:
-    """The lines from a point given in fractions of the figure."""
     style: dict[str, Any] = {"fontsize": 7.6, "color": QUIET, "va": "top", "linespacing": 1.35}
     figure.text(left, top, "\n".join(lines), **style)
 
@@ -251,9 +250,8 @@ MARKERS = ("o", "s", "^", "D", "P", "v", HOURGLASS)
 class Look:
     """One series.
 
-    Attributes:
-        dashes: lengths drawn and left out, in widths of the line; empty: a solid line. marker: of matplotlib, or empty.
-        note: a few words on the series. index: its place among the series of a page; None: not in a page.
+    Attributes: dashes: lengths drawn and left out, in widths of the line; empty: a solid line. note: a few words on the
+        series. index: its place among the series of a page; None: not in a page.
     """
 
     name: str
@@ -276,19 +274,15 @@ class Look:
         return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
     def handle(self, **style: Any) -> Line2D:
-        """The line of a legend; style: as of Line2D."""
         return Line2D([], [], **self.line, marker=self.marker, markeredgewidth=0, **style)
 
 
 def mechanism_looks(names: Iterable[str]) -> list[Look]:
     """A colour for each name; unknown names have dashed lines."""
-    looks, others = [], 0
+    others, looks = itertools.cycle(MORE_COLOURS), []
     for name in names:
-        if name in KNOWN:
-            looks.append(Look(name, KNOWN[name][0], note=mechanism_note(name)))
-        else:
-            looks.append(Look(name, MORE_COLOURS[others % len(MORE_COLOURS)], DASHED, note=mechanism_note(name)))
-            others += 1
+        colour = KNOWN[name][0] if name in KNOWN else next(others)
+        looks.append(Look(name, colour, () if name in KNOWN else DASHED, note=mechanism_note(name)))
     return looks
 
 
@@ -340,3 +334,133 @@ def luminance(colour: str) -> float:
     """Relative luminance of WCAG 2, from 0 to 1."""
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+Element = ElementTree.Element
+VARIABLES = {
+    GROUND: "ground", INK: "ink", QUIET: "quiet", GRID: "line", FRAME: "line", EDGE: "line", POSITIVE: "plus",
+    NEGATIVE: "minus",
+}  # fmt: skip
+STYLES = re.compile(
+    "fill|stroke|stroke-width|stroke-dasharray|(fill-|stroke-)?opacity|font-size|font-weight|text-anchor|image-rendering"
+)
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # which names may contain
+REFERENCE = "{http://www.w3.org/1999/xlink}href"
+OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "image.composite_image": False}
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
+    """The figure, which changes, as an `<svg>` element inside a page, as wide as its place, without fonts and ids.
+
+    Colours become CSS variables; the gid of an artist (`css`) its CSS classes; its url a `<title>`.
+    Args: title: for screen readers; looks: the series, each drawn in the variables --cI and --tI of its index I.
+    """
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        if text.get_path_effects():  # these would turn text into paths; the style of the page draws the halo
+            text.set_path_effects([])
+            text.set_gid(css("halo"))
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(OPTIONS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the browser has other fonts
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA)
+    source = ElementTree.fromstring(NOT_IN_XML.sub("\ufffd", buffer.getvalue().decode()))
+    shapes = {element.attrib["id"]: element for element in source.iter() if "id" in element.attrib}
+    theme = _Theme({look.colour: look.index for look in looks}, shapes)
+    root = Element("svg", {"viewBox": source.attrib["viewBox"], "role": "img", "aria-label": title})
+    root.extend(list(theme.copies(source)))
+    return ElementTree.tostring(root, encoding="unicode")  # escapes every string
+
+
+@dataclasses.dataclass(frozen=True)
+class _Theme:
+    """Copies elements of matplotlib's SVG with their style: from a colour to the index of its series; shapes by id."""
+
+    series: Mapping[str, int | None]
+    shapes: Mapping[str, Element]
+
+    def copies(self, parent: Element) -> Iterator[Element]:
+        for child in parent:
+            tag = child.tag.rpartition("}")[2]
+            name = child.attrib.get("id", "")
+            classes = name[1:] if name.startswith(".") else ""  # see `css`
+            if tag == "g":
+                inner = list(self.copies(child))
+                yield from [_group(inner, classes)] if classes else inner
+            elif tag == "a":
+                yield from _with_tip(self.copies(child), child.attrib[REFERENCE])
+            elif tag not in ("defs", "metadata"):
+                yield self._shape(child, tag, classes)
+
+    def _shape(self, source: Element, tag: str, classes: str) -> Element:
+        attributes = dict(source.attrib)
+        if tag == "use":  # ids of several drawings would meet in a page
+            tag, shape = "path", self.shapes[attributes[REFERENCE][1:]]
+            x, y = attributes["x"], attributes["y"]
+            attributes |= {"d": shape.attrib["d"], "transform": f"translate({x} {y})"}
+            del attributes["x"], attributes["y"]
+        copy = Element(tag, {"class": classes} if classes else {})
+        for name in ("d", "x", "y", "width", "height", "transform"):
+            value = _compact(attributes.get(name, ""))
+            if value and not value.startswith("rotate(0 "):
+                copy.set(name, value)
+        style = self._style(attributes.get("style", ""), tag)
+        if style:
+            copy.set("style", style)
+        if tag == "image":
+            copy.set("href", "".join(attributes[REFERENCE].split()))
+        copy.text = (source.text or "").strip() or None
+        return copy
+
+    def _style(self, rules: str, tag: str) -> str:
+        style = {"fill": "#000000"} if tag in ("path", "text") else {}  # which matplotlib leaves out
+        style |= dict(re.findall(r"([\w-]+): ?([^;]+)", rules))
+        for name in {"fill", "stroke"} & style.keys():
+            colour, kind = style[name], "t" if tag == "text" else "c"
+            variable = f"{kind}{self.series[colour]}" if colour in self.series else VARIABLES.get(colour)
+            style[name] = colour if variable is None else f"var(--{variable})"
+        return ";".join(f"{name}:{value}" for name, value in style.items() if STYLES.fullmatch(name))
+
+
+def _group(elements: list[Element], classes: str) -> Element:
+    """The elements in a group, which has their style if they share one."""
+    group = Element("g", {"class": classes})
+    group.extend(elements)
+    styles = {element.attrib.get("style", "") for element in elements}
+    if len(styles) == 1 and len(elements) > 1:
+        group.set("style", styles.pop())
+        for element in elements:
+            element.attrib.pop("style", None)
+    return group
+
+
+def _with_tip(elements: Iterable[Element], tip: str) -> Iterator[Element]:
+    for element in elements:
+        title = Element("title")
+        title.text = tip
+        element.insert(0, title)
+        if element.text:  # stands behind the tip
+            title.tail, element.text = element.text, None
+        yield element
+
+
+def _compact(text: str) -> str:
+    """Path data or a transform, each number with one digit behind the point, below 10 with three digits.
+
+    >>> _compact("M 0 250.04 \\nL 380.123456 -0.012345 \\nL 9.8765 0 \\nz")
+    'M0 250 380.1 -0.0123 9.88 0z'
+    """
+
+    def rounded(match: re.Match[str]) -> str:
+        value = float(match.group())
+        return f"{float(f'{value:.1f}' if abs(value) >= 10 else f'{value:.3g}'):g}".replace("-0", "0", value == 0)
+
+    numbers = re.sub(r"-?\d+(\.\d+)?", rounded, text)
+    if not numbers.startswith("M"):
+        return numbers
+    path = re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers).strip()
+    return path if re.search("[CQ]", path) else path.replace("L", " ")  # numbers behind M are lines

@@ -1,18 +1,15 @@
-"""A design of a run by a short name, such as "dp-dsgd,b=1,k=160,rounds=5,average:80", and grids of designs.
+"""A design of a run by a short name, such as "dp-dsgd,b=1,k=160,rounds=5,average:80", grids of designs, their noise.
 
-In: texts and lists of values. Out: `Design`, which names the options of a comparison and the participation scheme.
-
-Noise and excess loss that the linear recursion of a run predicts, without running it.
-
-Near an optimum with loss curvature lambda along a direction, each node's step is
+Noise and excess loss are those that the linear recursion of a run predicts. Near an optimum with loss curvature lambda
+along a direction, each node's step is
 
     theta <- W^K ((1 - eta lambda) theta - eta s x),    x = N z,  z independent of unit variance,
 
 s the standard deviation of base noise on an averaged step, K gossip rounds (p(W) in the place of W^K for another
-polynomial). An injection of age i is in the models
-as rho^i W^(K (i + 1)), rho = 1 - eta lambda, so the variance at any of the models is a polynomial in rho: its
-coefficients hold encoder, released model and gossip, and serve every curvature and every learning rate. With Sigma =
-N N^T, released weights a_r and P[i, l] = tr((W^(K (i + 1)))^T W^(K (l + 1))) / n it is
+polynomial). An injection of age i is in the models as rho^i W^(K (i + 1)), rho = 1 - eta lambda, so the variance at any
+of the models is a polynomial in rho: its coefficients hold encoder, released model and gossip, and serve every
+curvature and every learning rate. With Sigma = N N^T, released weights a_r and
+P[i, l] = tr((W^(K (i + 1)))^T W^(K (l + 1))) / n it is
 
     eta^2 s^2 sum_{i, l} rho^(i + l) P[i, l] sum_{s, t} a_{s + i} Sigma[s, t] a_{t + l}
 
@@ -96,19 +93,17 @@ class Design:
         released = ReleasedModel(self.release_model)
         released.weights_by_step(self.num_steps)
         object.__setattr__(self, "release_model", released.describe())
-        if registry.is_of_balls_in_bins(self.mechanism) and not self.has_bins:
+        if not registry.serves(self.mechanism, self.participation):
             raise InvalidInput(f"{self.mechanism} is made for balls-in-bins; write {self.mechanism},b=B,k=K,bins.")
         if self.has_bins and self.batches == 1:
             raise InvalidInput("balls-in-bins needs at least two bins, got b=1; leave out bins: one batch holds all.")
 
     @property
     def num_steps(self) -> int:
-        """T = k b."""
         return self.epochs * self.batches
 
     @property
     def has_bins(self) -> bool:
-        """Whether batches are secret."""
         return self.participation == BINS
 
     @property
@@ -157,30 +152,19 @@ class Design:
         return cls(mechanism, **given)
 
     def scheme(self) -> Participation:
-        """Which steps one record joins."""
         if self.has_bins:
             return BallsInBins(epochs=self.epochs, bins=self.batches)
         return Cyclic(epochs=self.epochs, period=self.batches)
 
     def options(self) -> dict[str, Any]:
-        """The options of an experiment that train this design."""
-        return {
-            "mechanisms": (self.mechanism,),
-            "epochs": self.epochs,
-            "period": self.batches,
-            "participation": self.participation,
-            "gossip_rounds": self.gossip_rounds,
-            "polynomial": self.polynomial,
-            "release_model": self.release_model,
-        }
+        same = ("epochs", "participation", "gossip_rounds", "polynomial", "release_model")
+        values = {name: getattr(self, name) for name in same}
+        return {"mechanisms": (self.mechanism,), "period": self.batches, **values}
 
 
 @dataclasses.dataclass(frozen=True)
 class DesignGrid:
-    """All combinations of values.
-
-    Attributes: release_models: with "average:50%" for the mean of the last half of the models; others as in `Design`.
-    """
+    """All combinations of values; release_models with "average:50%" for the mean of the last half of the models."""
 
     mechanisms: Sequence[str]
     batches: Sequence[int]
@@ -205,21 +189,20 @@ class DesignGrid:
             if getattr(registry.find_entry(_base(mechanism)), "models", ()) == ("central",):
                 rounds, polynomial = 1, POWERS
             if self._combined(mechanism, participation, b) and b * k <= self.max_steps:
-                for model in self.release_models:
-                    design = Design(
-                        mechanism, b, k, rounds, participation, released_for_share(model, b * k), polynomial
-                    )
+                for share in self.release_models:
+                    model = released_for_share(share, b * k)
+                    design = Design(mechanism, b, k, rounds, participation, model, polynomial)
                     if design not in seen:
                         seen.add(design)
                         yield design
 
     def _combined(self, mechanism: str, participation: str, batches: int) -> bool:
         base = _base(mechanism)
-        entry, for_bins = registry.find_entry(base), registry.is_of_balls_in_bins(base)
+        entry, for_public = registry.find_entry(base), registry.serves(base, CYCLIC)
         if participation == CYCLIC:
-            return not for_bins
-        for_public = entry is not None and entry.weighted and not for_bins
-        return batches > 1 and not (for_public and CYCLIC in self.participations)
+            return for_public
+        optimised = entry is not None and entry.weighted and for_public
+        return batches > 1 and not (optimised and CYCLIC in self.participations)
 
 
 def _base(mechanism: str) -> str:
@@ -293,7 +276,6 @@ class NoiseGain:
         return cls(_by_power(published), _by_power(on_the_way), weights)
 
     def __add__(self, other: NoiseGain) -> NoiseGain:
-        """The gain of two independent parts of the noise together."""
         return NoiseGain(self.published + other.published, self.on_the_way + other.on_the_way, self.weights)
 
     @classmethod
@@ -333,7 +315,6 @@ class PredictedLoss:
 
     @property
     def total(self) -> float:
-        """The sum of the three."""
         return self.bias + self.published + self.on_the_way
 
 
@@ -343,8 +324,7 @@ def predicted_loss(
     """For each learning rate: the sum over directions of w_j times squared bias and variance.
 
     Args: rates: eta, at most 2 / (largest eigenvalue); step_noise_std: s; start_distance: from the first models to the
-        optimum along each direction, alike at all nodes.
-    Cost: T x (rates) x (directions of the compressed curvature).
+        optimum along each direction. Cost: T x (rates) x (directions of the compressed curvature).
     """
     few = curvature.compressed(len(gain.weights))  # all three are polynomials in lambda of degree at most 2 T
     costs = np.asarray(few.weights)

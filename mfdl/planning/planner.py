@@ -174,7 +174,6 @@ def plan(
 
 
 def _planned(privacy: Privacy) -> Privacy:
-    """With a trust model. Raises: InvalidInput: a condition that a plan does not cover."""
     check.instance(Privacy, privacy=privacy)
     privacy.require_only(("trust", "adjacency", "clip_norm", "release"), "a plan")
     assert privacy.record_shift  # refuses adjacency and clip_norm
@@ -219,7 +218,6 @@ class _Planner:
         self._age_gram = functools.cache(lambda dynamics, further: age_gram(dynamics, num_steps, further))
 
     def planned(self, design: Design) -> PlannedDesign:
-        """One design with its numbers."""
         accounted = self._accounted_as(design)
         if accounted in self._stopped:
             raise self._stopped[accounted]
@@ -258,11 +256,15 @@ class _Planner:
 
     def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
         trust, adjacency = self.privacy.trust, self.privacy.adjacency
-        self._require_no_rate(design.mechanism)
-        noise_std = None
-        if registry.is_of_balls_in_bins(design.mechanism):
-            budget = {name: self.target[name] for name in ("epsilon", "delta")}
-            noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
+        _, weights = registry.split(design.mechanism)
+        if weights is not None and weights.curvature is not None:
+            raise UnsupportedMechanism(
+                f"{design.mechanism!r} depends on the learning rate, which a plan chooses; leave the curvature of its "
+                "weights out, and optimise for it in factorize or compare."
+            )
+        budget = {name: self.target[name] for name in ("epsilon", "delta")}
+        has_bins = design.has_bins and budget["epsilon"] is not None
+        noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget) if has_bins else None
         dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
         q = len(getattr(trust, "colluders", ())) or colluding_nodes(trust, self.gossip.num_nodes)
         size = q if trust.name in POOLED else 0
@@ -281,15 +283,6 @@ class _Planner:
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
         guarantee = Losses.from_algorithm(algorithm, self.privacy, progress=False).calibrate(**self.target)
         return algorithm, guarantee
-
-    @staticmethod
-    def _require_no_rate(name: str) -> None:
-        _, weights = registry.split(name)
-        if weights is not None and weights.curvature is not None:
-            raise UnsupportedMechanism(
-                f"{name!r} depends on the learning rate, which a plan chooses; leave the curvature of its weights out, "
-                "and optimise for it in factorize or compare."
-            )
 
     def _require_covered(self, algorithm: LinearAlgorithm) -> None:
         if not algorithm.is_plain or algorithm.noise.causal is None:

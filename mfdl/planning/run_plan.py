@@ -1,7 +1,5 @@
 """`RunPlan`: designs side by side at one privacy budget, and which of them nothing beats in loss and both costs.
 
-In: designs with their guarantees and numbers (`planner`). Out: rows, a data frame, a picture, a folder.
-
 The limit of a plan: excess loss after one release of the mean gradient with Gaussian noise, at the same budget.
 
 N records a node, n nodes, d the record shift. The noise of the mean over the nodes has at least the standard deviation
@@ -19,8 +17,7 @@ not attained where messages show more than the mean.
 Along a direction of curvature lambda at distance D from the optimum the release shows lambda D, with noise sigma; the
 linear estimate of least squared error leaves D^2 sigma^2 / (sigma^2 + lambda^2 D^2). Where a direction is learned this
 is its part of the half trace of H^-1 times the covariance, where it is flat the loss at the start; it is never above
-either. Runs of public batches are linear estimates too, whose releases tell no more at this budget: their predicted
-losses are above.
+either. Runs of public batches are linear estimates too, whose releases tell no more at this budget.
 """
 
 from __future__ import annotations
@@ -52,6 +49,14 @@ if TYPE_CHECKING:
 FILE, PICTURE = "plan.json", "plan"
 RESOLUTION = 0.01
 """Relative difference of two losses that does not count against lower cost: predictions are no better than that."""
+PARTS_OF_LOSS = {
+    "predicted_excess_loss": "total", "loss_of_bias": "bias", "loss_of_published_noise": "published",
+    "loss_of_noise_on_the_way": "on_the_way",
+}  # fmt: skip
+NUMBERS_OF_ROW = (
+    "learning_time", "step_noise_std", "published_noise_std", "noise_on_the_way_std", "gradient_evaluations",
+    "messages",
+)  # fmt: skip
 NOT_COUNTED = "Rates and designs chosen on test losses of private data cost privacy that is not counted."
 
 
@@ -95,7 +100,6 @@ class PlannedDesign:
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """Loss, gradient evaluations, messages: less is better."""
         return (self.loss, float(self.gradient_evaluations), self.messages)
 
     def row(self, delta: float) -> dict[str, Any]:
@@ -105,17 +109,9 @@ class PlannedDesign:
             "design": design.name,
             **dataclasses.asdict(design),
             "steps": design.num_steps,
-            "predicted_excess_loss": None if excess is None else excess.total,
-            "loss_of_bias": None if excess is None else excess.bias,
-            "loss_of_published_noise": None if excess is None else excess.published,
-            "loss_of_noise_on_the_way": None if excess is None else excess.on_the_way,
+            **{key: excess and getattr(excess, name) for key, name in PARTS_OF_LOSS.items()},
             "learning_rate": self.learning_time / design.num_steps,
-            "learning_time": self.learning_time,
-            "step_noise_std": self.step_noise_std,
-            "published_noise_std": self.published_noise_std,
-            "noise_on_the_way_std": self.noise_on_the_way_std,
-            "gradient_evaluations": self.gradient_evaluations,
-            "messages": self.messages,
+            **{name: getattr(self, name) for name in NUMBERS_OF_ROW},
             "noise_std": guarantee.noise_std,
             "mu": guarantee.mu,
             "epsilon": guarantee.epsilon(delta),
@@ -159,7 +155,6 @@ class RunPlan(Shown):
 
     @property
     def has_curvature(self) -> bool:
-        """Whether there is a predicted excess loss."""
         return self.best.excess is not None
 
     @property
@@ -170,25 +165,22 @@ class RunPlan(Shown):
         epsilon = max(guarantee.epsilon(self.delta) for guarantee in every)
         mus = [guarantee.mu for guarantee in every]
         mu = "" if None in mus else f", mu = {rounded_up(max(m for m in mus if m is not None), 6)}"
-        schemes = sorted(
-            {guarantee.participation.partition(" (")[0].removesuffix(" participation") for guarantee in every}
-        )
+        names = {each.participation.partition(" (")[0].removesuffix(" participation") for each in every}
+        schemes = " or ".join(sorted(names))
         gradients = "adaptive" if all(guarantee.adaptive for guarantee in every) else "non-adaptive"
         released = sorted({guarantee.release for guarantee in every} - {"not applicable"})
         return (
             f"Each design is calibrated to epsilon <= {rounded_up(epsilon, 4)} at delta = {self.delta:g}{mu}, for a "
             f"record of every node, against {first.attacker} (trust model {first.trust}), {first.adjacency}, clipping "
-            f"at {first.clip_norm:g}, participation {' or '.join(schemes)}{', bins sampled in secret' * (None in mus)}"
+            f"at {first.clip_norm:g}, participation {schemes}{', bins sampled in secret' * (None in mus)}"
             f"{', released models: ' + ' or '.join(released) if released else ''}, {gradients} gradients."
         )
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a data frame. Raises: MissingExtra: pandas is not installed."""
         rows = self.rows
         return data_frame(rows, list(rows[0]))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {
             "records": self.records,
             "best": self.best.design.name,
@@ -211,11 +203,9 @@ class RunPlan(Shown):
                 points.setdefault(planned.design.label, []).append((planned.costs[costs], planned.loss))
             series = {name: np.array(values) for name, values in sorted(points.items())}
             panels.append(Front(words, measure, series, self.limit.loss))
-        title = f"{len(self.designs)} designs at one privacy budget"
-        caption = (
-            f"Lines join designs that no cheaper design of the same mechanism beats. {self.guarantee} {NOT_COUNTED}"
-        )
-        return draw_fronts(panels, title, caption)
+        meaning = "Lines join designs that no cheaper design of the same mechanism beats."
+        caption = f"{meaning} {self.guarantee} {NOT_COUNTED}"
+        return draw_fronts(panels, f"{len(self.designs)} designs at one privacy budget", caption)
 
     def save(self, folder: str | os.PathLike[str], **more: Any) -> list[Path]:
         """plan.json, plan.png and plan.svg in the folder. Args: more: further keys of plan.json."""
@@ -288,7 +278,6 @@ class ReleaseLimit:
         return cls(std, q, float(weights @ left))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {"predicted_excess_loss": self.loss, "noise_std": self.noise_std, "colluders": self.colluders}
 
     def __str__(self) -> str:

@@ -1,16 +1,14 @@
 """The losses of all victims under a trust model, over its attacking sets.
 
 The number for adaptive gradients is the number of the linear view if `adaptive`; otherwise the privacy loss to the same
-attackers if they see every message (and the same released models), or, given a Lipschitz constant L, shift reduction
-if that is smaller. (With L < 1 it can be smaller than the number for non-adaptive gradients, because non-adaptive
-gradients need not come from contractive local maps.) No exact or certified number exceeds the all-messages value, since
-that view contains this one.
+attackers if they see every message (and the same released models), or, given a Lipschitz constant L, shift reduction if
+that is smaller. (With L < 1 it can be smaller than the number for non-adaptive gradients.) No exact or certified number
+exceeds the all-messages value, since that view contains this one.
 
 Symmetries: a permutation of the nodes that changes no map, no noise and no participation of an algorithm makes one view
-of another: what a learns of u, its image learns of the image of u. On a torus or a ring one attacker so stands for all.
-Candidates come from colours: one node is told apart, then nodes by the weights of those told apart, until each has a
-colour of its own. Colours come from rounded sums and prove nothing; a candidate counts where every map, entry by entry,
-the noise and the masks are the same after it.
+of another: what a learns of u, its image learns of the image of u. Candidates come from colours: one node is told
+apart, then nodes by the weights of those told apart, until each has a colour of its own. Colours come from rounded sums
+and prove nothing; a candidate counts where every map, entry by entry, the noise and the masks are the same after it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
-from .adaptive import is_adaptive
 from .forms import INJECTIONS, Group, ViewGram, injection_bound, joint_grams, joint_injection_bounds, view_grams
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
@@ -50,13 +47,13 @@ from .victim_sensitivity import (
     JointGrams,
     VictimSensitivity,
     added,
+    is_adaptive,
     nodes_and_groups,
     pointwise_worst,
     victim_sensitivities,
 )
 
-TIGHT = 1e-10
-"""Relative slack of an exact number for which the view with all messages seen is not asked."""
+TIGHT = 1e-10  # relative slack of an exact number, which no view that sees more could lower by more than rounding
 
 
 def sensitivity_by_victim(
@@ -90,7 +87,10 @@ def sensitivity_by_victim(
     """
     owners = Owners.from_value(owners)
     check.instance(TrustModel, trust=trust)
-    scheme = asked_participation(algorithm, participation)
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    scheme = algorithm.participation if participation is None else participation
+    check.instance(Participation, participation=scheme)
+    scheme.require_public()
     scheme.require_nodes(algorithm.num_nodes)
     if victims is not None and not isinstance(victims, Iterable):
         raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.brief(victims)}.")
@@ -98,12 +98,16 @@ def sensitivity_by_victim(
     for victim in order or ():
         require_nodes(victim, algorithm.num_nodes)
     if lipschitz is not None:
-        from .adaptive.shift_reduction import lipschitz_factors
+        from .shift_reduction import lipschitz_factors
 
         lipschitz_factors(lipschitz, algorithm.num_steps)
     require_known("unit", unit, UNITS)
     require_known("method", method, METHODS)
-    groups = _groups(algorithm, trust, owners) if order is None else [v for v in order if isinstance(v, tuple)]
+    if order is not None:
+        groups = [v for v in order if isinstance(v, tuple)]
+    else:
+        members = trust.members(algorithm) if owners.most > 1 else ()
+        groups = owners.among(sorted({u for _, honest in members for u in honest}), algorithm.num_nodes)
     require_one_owner(unit, groups)
     wanted = None if order is None else {u for victim in order for u in victim_nodes(victim)}
     request = _Asked(algorithm, scheme, release, method, lipschitz, unit, owners.same_steps)
@@ -141,26 +145,6 @@ def sensitivity_by_victim(
     return [loss.answering(of_release[loss.release]) for loss in losses]
 
 
-def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
-    """The participation to account for, default the algorithm's own.
-
-    Raises: InvalidInput: no LinearAlgorithm, or no Participation. UnsupportedMechanism: patterns are drawn secretly.
-    """
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    scheme = algorithm.participation if participation is None else participation
-    check.instance(Participation, participation=scheme)
-    scheme.require_public()
-    return scheme
-
-
-def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> list[Group]:
-    """Groups that may hold one record; any q nodes are of those that do not attack."""
-    honest: set[int] = set()
-    if owners.most > 1:
-        honest = honest.union(*(of_member for _, of_member in trust.members(algorithm)))
-    return owners.among(sorted(honest), algorithm.num_nodes)
-
-
 def _summed_over_owners(group: Group, alone: Mapping[Victim, VictimSensitivity], *, knows: bool) -> VictimSensitivity:
     """Sum of the owners' losses: an upper bound on those of their record where each attacking set has an owner.
 
@@ -184,13 +168,7 @@ def _pointwise_least(summed: VictimSensitivity, view: VictimSensitivity) -> Vict
     return view
 
 
-def _is_tight(s: Sensitivity) -> bool:
-    """Whether no view that sees more could lower the number by more than rounding."""
-    return s.exact and (math.isinf(s.squared) or s.tolerance <= TIGHT)
-
-
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
-    """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
         return s
     return dataclasses.replace(s, squared=ceiling.squared, exact=s.exact and ceiling.exact)
@@ -198,8 +176,6 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """The arguments of `sensitivity_by_victim`."""
-
     algorithm: LinearAlgorithm
     scheme: Participation
     release: str | None
@@ -213,7 +189,8 @@ class _Asked:
         adaptive = non_adaptive = self.view_sensitivities(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
-        if not holds or not (view.knowledge.sees_all(self.algorithm) or all(map(_is_tight, non_adaptive))):
+        tight = all(s.exact and (math.isinf(s.squared) or s.tolerance <= TIGHT) for s in non_adaptive)
+        if not holds or not (view.knowledge.sees_all(self.algorithm) or tight):
             ceiling = self.all_messages(view, victims)
             adaptive = non_adaptive = [_capped(s, c) for s, c in zip(non_adaptive, ceiling, strict=True)]
         if not holds:  # of this view only an upper bound
@@ -246,9 +223,8 @@ class _Asked:
     def all_messages(self, view: AlgorithmView, victims: list[Victim]) -> list[Sensitivity]:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
-        Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
-        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
-        added.
+        Where that is no number for adaptive gradients: with every injected sum seen. Released models are a function of
+        messages that all are seen, unless some are never sent; then they are added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_by_messages else view.release
@@ -286,8 +262,8 @@ class _Asked:
 
     def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
         """Squared sensitivities; for several owners (sum_u sens_u)^2."""
-        from .adaptive import shift_reduction
-        from .adaptive.shift_problem import worst_patterns
+        from . import shift_reduction
+        from .shift_problem import worst_patterns
 
         assert self.lipschitz is not None
         nodes, _ = nodes_and_groups(victims)
@@ -436,7 +412,7 @@ class Symmetries:
 
 
 def corresponds(permutation: Nodes, masks: Knowledge, image: Knowledge) -> bool:
-    """Whether one attacker knows of the images of nodes the same as another knows of the nodes."""
+    """Whether one attacker knows of the images of nodes the same as another of the nodes."""
     if masks.combination is not None or image.combination is not None:
         return False
     names = ("seen", "known_gradients", "known_noise")
@@ -445,7 +421,6 @@ def corresponds(permutation: Nodes, masks: Knowledge, image: Knowledge) -> bool:
 
 
 def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
-    """Every map with the words for its rows and columns."""
     maps: list[tuple[Any, str, str]] = [(algorithm.model_from_state, "nodes", "state")]
     for kind in algorithm.kinds:
         maps += [(getattr(kind, name), *axes) for name, axes in SHAPES.items() if getattr(kind, name) is not None]

@@ -7,10 +7,9 @@ is corrected by how far it is from it.
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
 
-An encoder with structure is never written out: its M comes from coefficients, bands or, where C^-1 is banded, from the
-comparison matrix (`Encoder.bin_gram`). Rows of noise that are made step by step meet C y = z up to Delta z, rows of
-Delta of norms d_t, so the encoder of what is added is (I + Delta)^-1 C. With off = ||d|| < 1 and V = |C| E, an entry of
-|(I + Delta)^-1 C| E is at most V[t, r] + d_t ||V_r|| / (1 - off), and by Cauchy-Schwarz
+An encoder with structure is never written out (`Encoder.bin_gram`). Rows of noise that are made step by step meet C y =
+z up to Delta z, rows of Delta of norms d_t, so the encoder of what is added is (I + Delta)^-1 C. With off = ||d|| < 1
+and V = |C| E, an entry of |(I + Delta)^-1 C| E is at most V[t, r] + d_t ||V_r|| / (1 - off), and by Cauchy-Schwarz
 
     M'_rq <= M_rq + ((1 - off)^-2 - 1) ||V_r|| ||V_q||,    ||V_r||^2 = M_rr.
 
@@ -20,8 +19,8 @@ from N = |C|^T |C|, shape (T, T), and a scheme follow g^2 and d such that, for a
     M_SS' = sum over i in S, j in S' of N_ij <= g^2 + sum over draws that S and S' have in common of d,
 
 and the right-hand side is a Gram matrix (docs/sampling_theorem.md). Each i in S contributes f(i, S') = sum over j in S'
-of N_ij. It is bounded by a_i where S' does not have the draw of i, and by e_i where it has, so that g^2 is a sum of
-a_i over one pattern, and d = (e_i - a_i)_+.
+of N_ij. It is bounded by a_i where S' does not have the draw of i, and by e_i where it has, so that g^2 is a sum of a_i
+over one pattern, and d = (e_i - a_i)_+.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from mfdl_solvers.problem import ProblemError
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..noise import CausalNoise, JointNoise, NoiseOperator
+from ..noise import CausalNoise, NoiseOperator
 from ..participation.sampling import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from .curves.base import UP
 from .forms.separable import inverse_factor
@@ -82,9 +81,9 @@ def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
 
 
 def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> FloatArray:
-    """The largest entries of M over the victims, for a covariance of one over nodes where noise is a product.
+    """The largest entries of M over the victims, shape (bins, bins), for a covariance of one over nodes where noise is
+    a product.
 
-    Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
         MAX_BINS bins.
     Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
@@ -100,10 +99,11 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     assert causal is not None
     if algorithm.noise.step_factor is not None:
         return np.eye(bins) * (algorithm.num_steps // bins)
-    if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
+    if (encoder := causal.stepped) is not None and (known := structured_gram(encoder, bins)) is not None:
         return known
     columns = victims if causal.local and not causal.shared else victims[:1]
-    return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
+    encoders = (_absolute_encoder(causal.column_encoder(k), causal.column_inverse(k)) for k in columns)
+    return functools.reduce(np.maximum, (_norm_gram(A, bins) for A in encoders))
 
 
 def bin_sums(N: FloatArray, bins: int) -> FloatArray:
@@ -112,10 +112,6 @@ def bin_sums(N: FloatArray, bins: int) -> FloatArray:
     M = N.reshape(epochs, bins, epochs, bins).sum(axis=(0, 2)) * UP
     norms = np.sqrt(M.diagonal())
     return np.asarray(np.minimum(M, np.outer(norms, norms) * UP))
-
-
-def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
-    return _norm_gram(_absolute_encoder(causal.column_encoder(column), causal.column_inverse(column)), bins)
 
 
 def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
@@ -127,8 +123,8 @@ def _norm_gram(norms: FloatArray, bins: int) -> FloatArray:
 def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[FloatArray]:
     """At least ||C[t., (s, u)]|| for each victim u, shape (T, T)."""
     T, n = noise.num_steps, noise.num_nodes
-    if isinstance(noise.joint, JointNoise):
-        A = _absolute_encoder(noise.joint.encoder.array, noise.joint.inverse)
+    if (joint := noise.joint) is not None:
+        A = _absolute_encoder(joint.array, joint.inverse)
         yield from (np.linalg.norm(A[:, u::n].reshape(T, n, T), axis=1) * UP for u in victims)
         return
     causal = noise.causal
@@ -227,16 +223,6 @@ class ProductBound:
     def faint(self) -> float:
         """Squared sensitivity of the Gaussian that the product is close to where noise is large."""
         return self.common + sum(d * count for d, count in self.draws) / self.places
-
-
-def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | None:
-    """N of the worst of these victims, for a covariance of one over nodes; None where noise is fresh in every step.
-
-    Raises, cost: as `time_gram` with a bin for each step.
-    """
-    if algorithm.noise.step_factor is not None:
-        return None
-    return time_gram(algorithm, victims, algorithm.num_steps)
 
 
 def cyclic_poisson_bound(N: FloatArray | None, scheme: CyclicPoisson) -> ProductBound:

@@ -1,7 +1,6 @@
 """Exposures: the loss of each victim per unit of noise, for public patterns, and for views that are matrices alone.
 
-An accountant maps a question about an algorithm to its `Exposures`; guarantees, calibrated noise and tables follow. A
-bare view says not how gradients depend on messages: a number holds for non-adaptive gradients, and for adaptive ones
+A bare view says not how gradients depend on messages: a number holds for non-adaptive gradients, and for adaptive ones
 where `adaptive` proves it. The trust model of such a question shows exactly what the view shows.
 """
 
@@ -29,7 +28,6 @@ from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, ProcessedView, View
 from . import gaussian
-from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
 from .forms.dense_form import may_be_rounded
@@ -41,6 +39,7 @@ from .victim_sensitivity import (
     THE_VIEW,
     JointConditions,
     VictimSensitivity,
+    is_adaptive,
     nodes_and_groups,
     victim_sensitivities,
     worst_loss,
@@ -73,12 +72,10 @@ class Exposures(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def nodes(self) -> set[int]:
-        """The victims, and every owner of a record that is one."""
+    def nodes(self) -> set[int]: ...
 
     @property
     def tied(self) -> int:
-        """Number of victims whose loss is the largest, up to rounding."""
         numbers = [loss.number(adaptive=self.adaptive).squared for loss in self.each]
         return int(equal_to_largest(numbers).sum())
 
@@ -103,12 +100,13 @@ class Exposures(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicExposures(Exposures):
-    """Losses with public patterns: one Gaussian for each victim, exact or certified.
-
-    Attributes: losses: of at least one victim, all of one question.
-    """
+    """Losses with public patterns, of at least one victim: one Gaussian for each, exact or certified."""
 
     losses: Sequence[VictimSensitivity]
+
+    def __post_init__(self) -> None:
+        if not self.losses:
+            raise InvalidInput("losses must be of at least one victim.")
 
     @property
     def each(self) -> tuple[VictimSensitivity, ...]:
@@ -127,8 +125,6 @@ class PublicExposures(Exposures):
         return {u for loss in self.losses for u in victim_nodes(loss.victim)}
 
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        if not self.losses:
-            raise InvalidInput("losses must be of at least one victim.")
         require_unit(privacy.unit, privacy.participation_in(algorithm))
         # the models that a view holds need not be those asked for, and statements name those that it holds
         require_same(self.losses, algorithm, dataclasses.replace(privacy, release=None))
@@ -148,10 +144,7 @@ def public_exposures(
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> PublicExposures:
-    """The accountant of public patterns; see `sensitivity_by_victim`.
-
-    Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
-    """
+    """The accountant of public patterns; see `sensitivity_by_victim`."""
     q = privacy
     require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
     gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is reported before any work
@@ -172,7 +165,7 @@ def public_exposures(
 
 
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-    """Raises: InvalidInput: losses were computed for another question; any release, if the question names none."""
+    """Refuses losses of another question; any release, if the question names none."""
     q = privacy
     wanted = Fingerprint.from_question(
         algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners
@@ -231,8 +224,6 @@ class ViewExposures(PublicExposures):
         return f"{why[0].upper()}{why[1:]}."
 
     def require(self, algorithm: Any, privacy: Privacy) -> None:
-        if not self.losses:
-            raise InvalidInput("losses must be of at least one victim.")
         wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None
@@ -241,13 +232,8 @@ class ViewExposures(PublicExposures):
             )
 
 
-def view_exposures(
-    view: View, privacy: Privacy, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
-) -> ViewExposures:
-    """The accountant of matrices; see `view_losses`.
-
-    Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
-    """
+def view_exposures(view: View, privacy: Privacy, *, victims: Sequence[Victim] | None = None) -> ViewExposures:
+    """The accountant of matrices; see `view_losses`."""
     q = privacy_of_view(view, privacy)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
@@ -264,10 +250,7 @@ def view_exposures(
 
 
 def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
-    """The question with the trust model of the matrices.
-
-    Raises: InvalidInput: another one, or the view of a trust model.
-    """
+    """The question with the trust model of the matrices. Refuses another one, and the view of a trust model."""
     if isinstance(view, AlgorithmView):
         raise InvalidInput(
             "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
@@ -286,7 +269,6 @@ def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
 
 
 def view_fingerprint(view: Any, privacy: Privacy) -> Fingerprint:
-    """The fingerprint of one question about a bare view."""
     given = cast("View", view)
     scheme = participation_hash(privacy.scheme(given), privacy.owners)
     return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, privacy.unit)
@@ -313,8 +295,7 @@ def view_losses(
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
         gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
         that for non-adaptive gradients where `adaptive`, else infinite: no view is known that shows more.
-    Raises: InvalidInput: arguments that do not fit, or no victim. UnsupportedMechanism: participation in secret, or a
-        view too large for a dense decomposition.
+    Raises: UnsupportedMechanism: participation in secret, or a view too large for a dense decomposition.
     """
     check.instance(View, view=view)
     check.instance(Participation, participation=participation)
@@ -349,18 +330,14 @@ def view_losses(
         near.rank = "numerical"
         warn_of_rank(zip(fixed.values(), numbers(near), strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)
-    losses = [
-        VictimSensitivity(
-            fixed[u],
-            fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u], view),
-            adaptive,
-            THE_VIEW,
-            view.attacker,
-            view.release,
-            unit,
-        )
-        for u in chosen
-    ]
+    why = NOT_PROVEN if getattr(view, "models", None) is None else GIVEN_NOT_PROVEN
+
+    def loss(s: Sensitivity) -> VictimSensitivity:
+        proven = adaptive or math.isinf(s.squared)
+        in_training = s if proven else Sensitivity(math.inf, False, s.pattern, s.node, 0.0, 0.0, why, s.form)
+        return VictimSensitivity(s, in_training, adaptive, THE_VIEW, view.attacker, view.release, unit)
+
+    losses = [loss(fixed[u]) for u in chosen]
     return [_at_most(*pair) for pair in zip(losses, source, strict=True)] if source else losses
 
 
@@ -378,14 +355,6 @@ def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensit
         non_adaptive_sensitivity=least(loss.non_adaptive_sensitivity, source.non_adaptive_sensitivity),
         adaptive_sensitivity=least(loss.adaptive_sensitivity, source.adaptive_sensitivity),
     )
-
-
-def _unproven(fixed: Sensitivity, view: View) -> Sensitivity:
-    return Sensitivity(math.inf, False, fixed.pattern, fixed.node, 0.0, 0.0, _not_proven(view), fixed.form)
-
-
-def _not_proven(view: View) -> str:
-    return NOT_PROVEN if getattr(view, "models", None) is None else GIVEN_NOT_PROVEN
 
 
 def _victims(view: View, victims: Sequence[Victim] | None, owners: Owners) -> list[Victim]:

@@ -68,8 +68,7 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
     Args: mu >= 0, epsilon >= 0; either may be inf. -inf when mu = 0 or (mu finite and epsilon = inf), 0 when mu = inf.
 
     Guarantees: never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at most
-        1e-9 + 1e-14 |log delta| when mu <= 1e5 (above).
-    Raises: InvalidInput: an argument is negative, nan or not a number.
+        1e-9 + 1e-14 |log delta| when mu <= 1e5.
     """
     mu = check.non_negative_or_inf(mu=mu)
     epsilon = check.non_negative_or_inf(epsilon=epsilon)
@@ -90,7 +89,6 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
     Guarantees: never below the true value, so never 0 when the true value is positive (below 1e-323 it is the smallest
         float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
-    Raises: InvalidInput: mu or epsilon is negative, nan or not a number.
     """
     log_delta = log_delta_from_mu(mu, epsilon)
     if log_delta == -math.inf:
@@ -106,9 +104,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     Args: mu >= 0; delta: in [0, 1). 0 when mu = 0, inf when mu = inf, or when delta = 0 < mu.
 
-    Guarantees: the mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9 of
-        mu + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
+    Guarantees: the mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9 of mu
+        + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
     """
     return _epsilon(mu, delta, _least_epsilon)
 
@@ -131,11 +128,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     >>> round(mu_from_epsilon(3.0, 1e-5), 4)
     0.7191
 
-    The noise multiplier that reaches it is 1 / mu under every adjacency.
-
     Guarantees: the mechanism is (epsilon, delta)-DP at the float returned. No mu above it by a relative 1e-9 is, when
         mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises: InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     delta = check.open_unit(delta=delta)
@@ -156,9 +150,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def _bisect(good: float, bad: float, holds: Callable[[float], bool]) -> float:
-    """The last point between `good` (holds) and `bad` at which `holds` was checked to be true.
-
-    Stops within two units in the last place. The answer holds even if `holds` is not quite monotone.
+    """The last point between `good` (holds) and `bad` at which `holds` was checked to be true, even if not quite
+    monotone.
     """
     while abs(good - bad) > 4 * UNIT * abs(good):
         middle = 0.5 * (good + bad)
@@ -180,10 +173,7 @@ def _log_rounded_down(delta: float) -> float:
 
 
 def renyi_epsilon(mu: float, order: float) -> float:
-    """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, rounded up.
-
-    Raises: InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
-    """
+    """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, order >= 1, rounded up."""
     mu = check.non_negative_or_inf(mu=mu)
     order = check.positive(order=order)
     if order < 1:
@@ -197,7 +187,6 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     """The looser epsilon of Rényi accounting, rho + 2 sqrt(rho log(1/delta)) with rho = mu^2 / 2, rounded up.
 
     Papers that account by Rényi DP report it, at the best order 1 + sqrt(log(1/delta) / rho).
-    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     # seven roundings at most, each within u
     return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
@@ -210,8 +199,6 @@ def mu_from_renyi(epsilon: float, delta: float) -> float:
 
     >>> round(mu_from_renyi(3.0, 1e-5), 4)
     0.589
-
-    Raises: InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     L = -math.log(check.open_unit(delta=delta))
@@ -224,9 +211,8 @@ def compose(mus: Iterable[float]) -> float:
     >>> compose([3.0, 4.0]), compose([]), compose([0.5])
     (5.0, 0.0, 0.5)
 
-    Guarantees: never below the true value: the square of the float returned, taken exactly, is at least the exact sum.
-        A single release keeps its mu, and inf stays inf.
-    Raises: InvalidInput: some mu is negative or nan.
+    Guarantees: the square of the float returned, taken exactly, is at least the exact sum. A single release keeps its
+        mu, and inf stays inf.
     """
     values = [check.non_negative_or_inf(mus=mu) for mu in check.listed("numbers >= 0", mus=mus)]
     composed = math.hypot(*values)
@@ -246,8 +232,6 @@ def record_shift(adjacency: str, clip_norm: float) -> float:
 
     >>> [record_shift(adjacency, 1.0) for adjacency in ADJACENCIES]
     [1.0, 1.0, 2.0]
-
-    Raises: InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
     """
     require_known("adjacency", adjacency, ADJACENCIES)
     clip_norm = check.positive(clip_norm=clip_norm)
@@ -259,7 +243,6 @@ def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) 
 
     Accountant, calibration and executor all call this one function, so mu is 1 / noise_multiplier under every
     adjacency.
-    Raises: InvalidInput: an argument is out of range, or the product is not finite.
     """
     product = (
         check.non_negative(noise_multiplier=noise_multiplier)
@@ -270,15 +253,12 @@ def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) 
 
 
 def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float) -> float:
-    """mu = sensitivity * record_shift / noise_std, rounded up; the inverse of `noise_std`.
+    """mu = sensitivity * record_shift / noise_std: the smallest float that is not below the exact quotient.
 
     >>> mu_from_noise_std(3.0, 2.0, 1.5), mu_from_noise_std(3.0, 2.0, 0.0), mu_from_noise_std(0.0, 2.0, 0.0)
     (4.0, inf, 0.0)
 
     Args: sensitivity: >= 0, per unit record_shift; inf where a noiseless combination of gradients is seen.
-
-    Guarantees: the smallest float that is not below the exact quotient of the three floats given.
-    Raises: InvalidInput: an argument is out of range or nan.
     """
     sensitivity = check.non_negative_or_inf(sensitivity=sensitivity)
     record_shift = check.positive(record_shift=record_shift)

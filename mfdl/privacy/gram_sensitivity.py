@@ -1,22 +1,18 @@
 """Sensitivity of views under a participation scheme: an upper bound, exact or certified, and what attains it.
 
-Rounding errors of the Gram X_u (`forms`) and of the maximum over gradients and patterns (`mfdl.sensitivity`) are
-joined here, and a leak becomes an infinite value.
+Rounding errors of the Gram X_u (`forms`) and of the maximum over gradients and patterns (`mfdl.sensitivity`) are joined
+here, and a leak becomes an infinite value.
 
-`general_sensitivity` is sens_Pi(C; B), the sensitivity of the general theorem, for matrices of any shape and rank.
-A view O = B (C G + Z) with standard deviation nu of the base noise is mu-GDP with mu = record_shift sens_Pi(C; B) / nu,
+`general_sensitivity` is sens_Pi(C; B), the sensitivity of the general theorem, for matrices of any shape and rank. A
+view O = B (C G + Z) with standard deviation nu of the base noise is mu-GDP with mu = record_shift sens_Pi(C; B) / nu,
 
     sens_Pi(C; B) = max over nodes u, patterns pi of Pi and ||g_t|| <= 1 of || B^+ B C_u g ||,
 
 C_u the columns of C that node u owns, g zero outside pi (arXiv:2510.17480, Definition 6 and Theorem 7; the square is
-missing in its (8)). B^+ B projects on the row space of B: noise that no row of B has protects nothing, and what C says
-outside of it is not seen. So X_u = C_u^T B^+ B C_u, and with B = R the rows of a basis of its row space
-
-    X_u = (R C_u)^T (R R^T)^-1 (R C_u),
-
-in rational arithmetic where the matrices are small. Where they are not: X_u = C_u^T C_u if B has full column rank, by
-exact ranks; by a singular value decomposition with its rounding bounded, if float64 finds the exact rank; else
-X_u <= C_u^T C_u, an upper bound.
+missing in its (8)). B^+ B projects on the row space of B, so X_u = C_u^T B^+ B C_u, and with B = R the rows of a basis
+of its row space X_u = (R C_u)^T (R R^T)^-1 (R C_u), in rational arithmetic where the matrices are small. Where they are
+not: X_u = C_u^T C_u if B has full column rank, by exact ranks; by a singular value decomposition with its rounding
+bounded, if float64 finds the exact rank; else X_u <= C_u^T C_u, an upper bound.
 """
 
 from __future__ import annotations
@@ -40,11 +36,11 @@ from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, UnusualSetting, require_known
 from ..floats import EPS, UNIT
-from ..operators.structured import TimeNodeAxis
+from ..operators import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
-from ..storable import storable
+from ..spec import storable
 from .exact_arithmetic import MAX_ENTRIES, independent_rows, rank_and_outside
 from .forms import INJECTIONS, ViewGram
 from .forms import dense_form as rational_form
@@ -121,9 +117,7 @@ def largest_sensitivity(numbers: Iterable[Sensitivity]) -> Sensitivity:
 def sensitivities(
     grams: Sequence[ViewGram], participation: Participation, *, nodes: Sequence[Victim], method: str = "exact"
 ) -> list[Sensitivity]:
-    """One Sensitivity per Gram.
-
-    Args: grams: of the victims `nodes`, or groups of owners; method: "exact" or "certified", see `patterns.bounds`.
+    """One Sensitivity per Gram, of the victims `nodes`, or groups of owners.
 
     Guarantees: never below the true value; infinite where a record can take part in a step that leaks.
     Raises: InvalidInput: a participation with another number of steps.
@@ -179,7 +173,6 @@ def _weighted(of: Structured, participation: Participation, method: str) -> Patt
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
-    """The cause of an upper bound, and a way to a better one."""
     if gram.upper and gram.form == INJECTIONS:
         return (
             "the rank of this view cannot be determined in float64, or the view is too large, so every "
@@ -234,8 +227,8 @@ def general_sensitivity(
 
     Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
         `why`.
-    Raises: InvalidInput: shapes that do not fit, entries that are not finite, a C that does not give A.
-        UnsupportedMechanism: participation in secret.
+    Raises: InvalidInput: shapes that do not fit, a C that does not give A. UnsupportedMechanism: participation in
+        secret.
     Cost: small matrices up to seconds of rational arithmetic; else a singular value decomposition of B.
 
     >>> import mfdl

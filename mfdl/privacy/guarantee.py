@@ -1,13 +1,9 @@
 """A privacy number together with everything it depends on: who sees what, about whom, and how surely.
 
-Whose data are protected is the unit. "record": each record's gradient is clipped, and noise is added to their sum.
-"user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
-records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.
-mu is about real-number noise: attacks on the low-order bits of floats are covered by `PrivateNode(grid=...)` alone.
-
-An event of dp-accounting has no trust model, adjacency or victim: they are stated beside it. The noise multiplier of a
-Gaussian event is 1 / mu, so that the adjacency is in it: every accountant of dp-accounting takes the event under its
-default relation, and another relation gives no smaller loss.
+The unit says whose data are protected. "record": each record's gradient is clipped, and noise is added to their sum.
+"user": the node's mean gradient is clipped, so all of the node's data move it by one record shift; a user moves a sum
+of m clipped gradients by m shifts. mu is about real-number noise: attacks on the low-order bits of floats are covered
+by `PrivateNode(grid=...)` alone.
 """
 
 from __future__ import annotations
@@ -54,32 +50,28 @@ class Guarantee(Statement):
         participation: the steps one record (or user) may join, in words; of secret sampling the sampling.
         victim: label of the node that holds the data, or `EVERY_NODE` for the worst one.
         attacker: who observes, in words.
-        adaptive: True if it also holds when gradients are chosen from what was seen before; False if it
-            holds for non-adaptive gradients only.
-        noise_std: standard deviation of the noise, in units of what is clipped: the sum of clipped gradients, or the
-            clipped mean gradient at user level.
+        adaptive: whether it also holds when gradients are chosen from what was seen before.
+        noise_std: standard deviation of the noise, in units of what is clipped.
         sensitivity: L2 sensitivity per unit record_shift (with secret sampling: per unit clip_norm, of a record whose
             steps were public), in units of noise of std `noise_std`; may be inf.
         release: which final models the attacker sees, one of `RELEASES`; "not applicable" where all messages are seen.
         tolerance: relative numerical slack that the sensitivity already includes.
         notes: further conditions, in words.
         lipschitz: the constant of the local maps that the number rests on, which `notes` then name; or None.
-        unit: "record", or "user": all data of the victim; one of `UNITS`.
+        unit: "record", or "user": all data of the victim.
         victims: where each node has a budget of its own, the label and curve of each victim; `curve` is the worst.
         owners: which nodes may hold one and the same record; attackers that hold it are not counted.
-        why: where it is an upper bound or infinite, which rule gave it and what would give a better number; where noise
-            that nodes share counts as known, that it does.
+        why: the rule that gave an upper bound or infinity, and what would give a better number; that noise which nodes
+            share counts as known.
         fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
         seal: hash of all other fields, written by the accountant. A field changed afterwards (`dataclasses.replace`, an
-            edited file) makes it a statement of the caller's own: without fingerprint, so that no mechanism takes it.
-        source: where the statement is from, if it was not accounted here; not part of the statement.
-        stated_delta: the delta at which words, tables and files give epsilon: that of the target, or `DELTA`; not part
-            of the statement either, which is the whole curve.
+            edited file) makes it a statement of the caller's own, which no mechanism takes.
+        source: where the statement is from, if it was not accounted here; not compared.
+        stated_delta: the delta at which words, tables and files give epsilon; not compared.
 
-    Guarantees: A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
-        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm). With
-        secret sampling it holds while the draws of batches and the noise stay secret and are independent, and nothing
-        else that is seen follows who takes part (docs/sampling.md).
+    Guarantees: A single run, and a file, never state less than sensitivity, clipping and noise_std give. With secret
+        sampling it holds while the draws of batches and the noise stay secret and are independent, and nothing else
+        that is seen follows who takes part (docs/sampling.md).
     Raises: InvalidInput: a field is out of range, or two fields contradict each other.
     """
 
@@ -148,7 +140,6 @@ class Guarantee(Statement):
             object.__setattr__(self, name, value)
 
     def _digest(self, fingerprint: str) -> str:
-        """16 hex digits of all fields."""
         fields = {name: value for name, value in self._field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
@@ -175,11 +166,13 @@ class Guarantee(Statement):
     # ---- dp-accounting -----------------------------------------------------------------------------------
 
     def dp_event(self, *, public_batches: bool = False) -> AccountedEvent:
-        """The guarantee as an event of dp-accounting, which its accountants compose with others.
+        """The guarantee as an event of dp-accounting, which its accountants compose with others, and its conditions.
+
+        With mu it is a Gaussian event with noise multiplier 1 / mu, rounded down, so that the adjacency is in it: every
+        accountant takes it under its default relation, and another gives no smaller loss. With Poisson sampling, T
+        sampled ones.
 
         Args: public_batches: of secret sampling: the same noise with public batches, an upper bound for any scheme.
-        Returns: the event, and the conditions of the guarantee, which no event carries. With mu it is a Gaussian event
-            with noise multiplier 1 / mu, rounded down; with Poisson sampling, T sampled ones.
         Raises: UnsupportedMechanism: a number for non-adaptive gradients; secret sampling of another kind, or Poisson
             sampling under replace-one, without `public_batches`.
         """
@@ -195,10 +188,7 @@ class Guarantee(Statement):
         return AccountedEvent(curve.dp_event(), "\n".join(lines))
 
     def by_victim(self) -> dict[str, PrivacyCurve]:
-        """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.
-
-        Cost: of a guarantee that was accounted here, that of `Losses.curves`.
-        """
+        """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited."""
         if self.victims:
             return dict(self.victims)
         return {self.victim: self.curve} if self._by_victim is None or not self.seal else dict(self._by_victim())
@@ -219,11 +209,37 @@ class Guarantee(Statement):
             both in units of the smaller noise_std.
         Guarantees: holds also when the second run is chosen after seeing the first; carries every assumption of both.
             "exact" only if both are and there is one victim (the worst node of each run need not be the same).
-        Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
-            unit, victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
-                compose.
+        Raises: InvalidInput: either number is not adaptive, or a field of `SAME` or, of public batches, the release
+            differs. UnsupportedMechanism: "shared" batches, which do not compose.
         """
-        return composed(self, other, bins=bins)
+        _require_composable(self, other, bins)
+        fingerprint = _fingerprint_of_both(self, other)
+        curve = self.curve.composed_with(other.curve)
+        noise_std, sensitivity = _weakest_noise(self, other)
+        if curve.bound == "exact" and self.victim == EVERY_NODE:
+            curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
+        both_runs = type(self)(
+            curve=curve,
+            trust=self.trust,
+            clip_norm=self.clip_norm,
+            participation=_participation_of_both(self, other),
+            victim=self.victim,
+            attacker=self.attacker,
+            adaptive=True,
+            noise_std=noise_std,
+            sensitivity=sensitivity,
+            release=self.release if self.mu is None or other.mu is not None else other.release,
+            tolerance=max(self.tolerance, other.tolerance),
+            notes=tuple(dict.fromkeys(self.notes + other.notes)),
+            lipschitz=min((x for x in (self.lipschitz, other.lipschitz) if x is not None), default=None),
+            unit=self.unit,
+            why=" ".join(dict.fromkeys(filter(None, (self.why, other.why)))),
+            victims=_composed_victims(self, other),
+            owners=self.owners,
+            source="; ".join(dict.fromkeys(filter(None, [*self.source.split("; "), *other.source.split("; ")]))),
+            stated_delta=self.stated_delta,
+        )
+        return both_runs.sealed(fingerprint) if fingerprint else both_runs
 
     # ---- files -------------------------------------------------------------------------------------------
 
@@ -231,8 +247,7 @@ class Guarantee(Statement):
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
         """The inverse of `to_dict`, not computed anew, and the guarantee says so.
 
-        Raises: InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number
-            beside the curve that is not the curve's.
+        Raises: InvalidInput: another format, a missing or unknown field, a number that is not the curve's.
         """
         try:
             read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
@@ -243,13 +258,13 @@ class Guarantee(Statement):
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot be written."""
+        """Write JSON; readers see the old file or the whole new one."""
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
-        """Read a file of `save`. Raises: InvalidInput: it cannot be read, is not JSON, or is not a guarantee."""
+        """Read a file of `save`. Raises: InvalidInput: it is not a guarantee."""
         path = check.path(path=path)
         data = guarantee_texts.read_json(path)
         try:
@@ -267,35 +282,6 @@ class AccountedEvent:
 
     def __str__(self) -> str:
         return f"{self.event!r}\n{self.conditions}"
-
-
-def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
-    _require_composable(this, other, bins)
-    fingerprint = _fingerprint_of_both(this, other)
-    curve = this.curve.composed_with(other.curve)
-    noise_std, sensitivity = _weakest_noise(this, other)
-    if curve.bound == "exact" and this.victim == EVERY_NODE:
-        curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
-    both_runs = type(this)(
-        curve=curve,
-        trust=this.trust,
-        clip_norm=this.clip_norm,
-        participation=_participation_of_both(this, other),
-        victim=this.victim,
-        attacker=this.attacker,
-        adaptive=True,
-        noise_std=noise_std,
-        sensitivity=sensitivity,
-        release=this.release if this.mu is None or other.mu is not None else other.release,
-        tolerance=max(this.tolerance, other.tolerance),
-        lipschitz=min((x for x in (this.lipschitz, other.lipschitz) if x is not None), default=None),
-        unit=this.unit,
-        victims=_composed_victims(this, other),
-        owners=this.owners,
-        stated_delta=this.stated_delta,
-        **_conditions_of_both(this, other),
-    )
-    return both_runs.sealed(fingerprint) if fingerprint else both_runs
 
 
 def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
@@ -322,10 +308,7 @@ def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
 
 
 def _fingerprint_of_both(this: Guarantee, other: Guarantee) -> str:
-    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own.
-
-    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
-    """
+    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own."""
     if not (this.fingerprint and other.fingerprint):
         if this.trust in UNNAMED:
             raise InvalidInput(
@@ -349,28 +332,12 @@ def _fingerprint_of_both(this: Guarantee, other: Guarantee) -> str:
 def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
     if this.mu is not None and other.mu is not None:
         noise_std = min(this.noise_std, other.noise_std)
-        parts = [_sensitivity_at(this, noise_std), _sensitivity_at(other, noise_std)]
+        scales = [1.0 if run.noise_std == noise_std else noise_std / run.noise_std for run in (this, other)]
+        parts = [run.sensitivity * scale if scale else 0.0 for run, scale in zip((this, other), scales, strict=True)]
         return noise_std, gaussian.compose(parts)
     sampled = [each for each in (this, other) if each.mu is None]
     weakest = min(sampled, key=lambda each: each.noise_multiplier)  # bound
     return weakest.noise_std, weakest.sensitivity
-
-
-def _sensitivity_at(this: Guarantee, noise_std: float) -> float:
-    """The sensitivity in units of noise of another, not larger, standard deviation."""
-    if noise_std == this.noise_std:
-        return this.sensitivity
-    return 0.0 if noise_std == 0 else this.sensitivity * (noise_std / this.noise_std)
-
-
-def _conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
-    """All conditions, reasons and origins of two runs."""
-    sources = [text for each in (this, other) for text in each.source.split("; ") if text]
-    return {
-        "notes": tuple(dict.fromkeys(this.notes + other.notes)),
-        "why": " ".join(dict.fromkeys(filter(None, (this.why, other.why)))),
-        "source": "; ".join(dict.fromkeys(sources)),
-    }
 
 
 def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:

@@ -1,9 +1,7 @@
 """A guarantee as numbers and text: fields, which leave no condition out, one short sentence, and JSON.
 
 In words numbers are rounded up. The JSON holds the fields and the numbers that follow from them, with infinity as the
-text "inf"; on reading, the fields are checked for completeness. The values are checked by the constructor, the curve by
-`curves.curve_from_dict`. Curves by victim, for nodes with different budgets, are pairs of a node label and a curve,
-none above that of all nodes.
+text "inf".
 """
 
 from __future__ import annotations
@@ -77,12 +75,10 @@ class Statement(Shown):
 
     @property
     def adjacency(self) -> str:
-        """One of `gaussian.ADJACENCIES`."""
         return self.curve.adjacency
 
     @property
     def record_shift(self) -> float:
-        """How far a record moves a sum of clipped gradients, or a user its clipped mean gradient."""
         return gaussian.record_shift(self.adjacency, self.clip_norm)
 
     @property
@@ -92,7 +88,6 @@ class Statement(Shown):
 
     @property
     def composed(self) -> int:
-        """Number of runs that this guarantee covers."""
         return self.curve.runs
 
     @property
@@ -106,18 +101,16 @@ class Statement(Shown):
         return math.isfinite(self.curve.public_mu)
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at this delta, rounded up; see `PrivacyCurve`."""
+        """Smallest epsilon at this delta, rounded up."""
         return self.curve.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at this epsilon, rounded up; see `PrivacyCurve`."""
+        """Smallest delta at this epsilon, rounded up."""
         return self.curve.delta(epsilon)
 
     def renyi_epsilon(self, order: float) -> float:
-        """Rényi divergence of this order >= 1, an upper bound in both directions.
-
-        Of a Gaussian curve order * mu^2 / 2, rounded up; with Poisson sampling exact at integer orders but for
-        rounding up (zero-out and add-remove); with other secret sampling that of public batches.
+        """Rényi divergence of this order >= 1, an upper bound in both directions; with Poisson sampling exact at
+        integer orders.
         """
         orders = np.array([check.positive(order=order)])
         if order < 1:
@@ -127,8 +120,7 @@ class Statement(Shown):
     def advantage(self) -> float:
         """The largest difference of the true and the false positive rate of an attacker: delta at epsilon = 0.
 
-        The attacker decides which of two adjacent data sets was used: whether the record took part, or under
-        replace-one which of two records did. For mu it is 2 Phi(mu / 2) - 1, rounded up.
+        The attacker decides which of two adjacent data sets was used. For mu it is 2 Phi(mu / 2) - 1, rounded up.
         """
         return self.delta(0.0)
 
@@ -143,7 +135,6 @@ class Statement(Shown):
 
     @property
     def epsilon_in_words(self) -> str:
-        """epsilon, rounded up, at `stated_delta`."""
         return f"epsilon = {rounded_up(self.epsilon(self.stated_delta), 4)} at delta = {self.stated_delta:g}"
 
     def fields(self) -> list[tuple[str, str]]:
@@ -175,10 +166,7 @@ class Statement(Shown):
         return [(name, text) for name, text in pairs if text]
 
     def sentence(self) -> str:
-        """Loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields`, and `print`, have all conditions.
-
-        Names of attackers and schemes that would make it longer are left out.
-        """
+        """Loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields`, and `print`, have all conditions."""
         g, protected = self, self._protected()
         bound = {"upper": "upper bound"}.get(g.bound, g.bound)
         strength = g.epsilon_in_words if g.mu is None else f"mu = {rounded_up(g.mu, 6)} ({g.epsilon_in_words})"
@@ -234,7 +222,6 @@ class Statement(Shown):
         return f"all data of {victim} (user level{single})"
 
     def _owners_in_words(self) -> str:
-        """Empty where one node holds each record."""
         if not self.owners.shared:
             return ""
         groups = "; ".join(map(nodes_in_words, self.owners.groups)) or self.owners.describe()
@@ -257,7 +244,7 @@ class Statement(Shown):
     # ---- JSON --------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values of one shape for every participation; infinity is the text "inf".
+        """JSON values of one shape for every participation; infinity is the text "inf".
 
         `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
         """
@@ -266,7 +253,6 @@ class Statement(Shown):
         return {**self._field_values(), **self._derived_numbers(), **numbers, **self.curve.facts(delta)}
 
     def _field_values(self) -> dict[str, Any]:
-        """The fields that are compared, as JSON values, without what follows from them."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
         curve = curve_to_dict(given.pop("curve"))
@@ -278,7 +264,7 @@ class Statement(Shown):
         return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
 
     def _require_derived(self, data: Mapping[str, Any]) -> None:
-        """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
+        """Refuses numbers that do not follow from the curve."""
         for name, value in self._derived_numbers().items():
             if data[name] != value:
                 raise InvalidInput(
@@ -287,12 +273,11 @@ class Statement(Shown):
 
 
 def in_common(weakest: str, texts: Mapping[str, str]) -> str:
-    """The common fields of guarantees, one a line: a field that differs is there once for each of its values.
+    r"""The common fields of guarantees, one a line: a field that differs is there once for each of its values.
 
-    Args: weakest: the text whose mu and epsilon hold for every name; texts: of all guarantees, by name. The fields
-        `noise`, which differ, are left out.
+    Args: weakest: the text whose mu and epsilon hold for every name; texts: by name. The fields `noise` are left out.
 
-    >>> print(in_common("mu: 2\\nbound: exact", {"a": "mu: 2\\nbound: exact", "b": "mu: 1\\nbound: upper bound"}))
+    >>> print(in_common("mu: 2\nbound: exact", {"a": "mu: 2\nbound: exact", "b": "mu: 1\nbound: upper bound"}))
     mu: 2
     bound of a: exact
     bound of b: upper bound
@@ -316,10 +301,7 @@ def _fields_in(text: str) -> dict[str, str]:
 
 
 def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
-    """The arguments of the constructor, without `source`.
-
-    Raises: InvalidInput: another format, a missing or unknown field, lists that are none.
-    """
+    """The arguments of the constructor, without `source`, from a JSON object."""
     if not isinstance(data, dict):
         raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
     version = data.get("format")
@@ -350,7 +332,6 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value of a file. Raises: InvalidInput: it cannot be read, or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

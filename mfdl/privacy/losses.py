@@ -1,22 +1,23 @@
-"""Privacy losses of all victims: guarantees, calibrated noise and tables, from the exposures of an accountant.
-
-The participation decides which accountant (`ACCOUNTANTS`); a new one is a function and an entry.
-"""
+"""Privacy losses of all victims: guarantees, calibrated noise and tables, from the exposures of an accountant."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import dijkstra
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.mechanism_names import misplaced
-from ..display import rounded_up
-from ..errors import InvalidInput
+from ..display import Shown, data_frame, rounded_up
+from ..errors import InvalidInput, require_known
 from ..participation import (
     BallsInBins,
     CyclicPoisson,
@@ -34,17 +35,18 @@ from .exposures import Exposures, PublicExposures, privacy_of_view, public_expos
 from .gram_sensitivity import Sensitivity
 from .guarantee import Guarantee
 from .guarantee_texts import DELTA, EVERY_NODE
-from .loss_tables import Cells, LossTable, distances, worst_in_words
 from .owners import Owners, Victim, require_unshared, victim_name, victim_nodes
 from .questions import Privacy, Target, lipschitz_notes, require_noise
 from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 def _secret_exposures(scheme: type, *question: Any, **options: Any) -> Exposures:
-    """The losses by `sampled_exposures`, which loads with the first question about secret batches."""
+    """Loads `sampled_exposures` with the first question about secret batches."""
     from .sampled_exposures import SECRET_ACCOUNTANTS
 
     return SECRET_ACCOUNTANTS[scheme](*question, **options)
@@ -58,33 +60,77 @@ ACCOUNTANTS: dict[type, Callable[..., Exposures]] = {
 """Functions of (algorithm, privacy, *, victims, progress) by participation; a class has that of its nearest base."""
 
 
-def exposures(
-    algorithm: LinearAlgorithm | View,
-    privacy: Privacy,
-    *,
-    victims: Sequence[Victim] | None = None,
-    progress: Progress = "auto",
-) -> Exposures:
-    """The losses by the accountant of the algorithm's participation, or by that of matrices.
-
-    Raises: InvalidInput: no algorithm or question, and what the accountant refuses.
-    """
-    check.instance(Privacy, privacy=privacy)
-    if isinstance(algorithm, View):
-        scheme = privacy.participation
-        if not (isinstance(scheme, Participation) and scheme.secret):
-            return view_exposures(algorithm, privacy, victims=victims, progress=progress)
-    else:
-        check.instance(LinearAlgorithm, algorithm=algorithm)
-        check.instance(TrustModel, trust=privacy.trust)
-        scheme = algorithm.participation
-    if scheme.secret:
-        require_unshared(privacy.owners, victims, scheme.describe())
-    accountant = next(ACCOUNTANTS[kind] for kind in type(scheme).__mro__ if kind in ACCOUNTANTS)
-    return accountant(algorithm, privacy, victims=victims, progress=progress)
-
-
 SHOWN_VICTIMS = 20  # in a notebook
+LOSS_COLUMNS = (
+    "attacker", "victim", "distance", "mu", "epsilon", "delta", "noise_std", "adaptive", "bound", "trust"
+)  # fmt: skip
+LOSS_METRICS = ("mu", "epsilon")
+
+
+class Cells(NamedTuple):
+    """The cells of a heat map: victims down, attackers across; nan where there is no number."""
+
+    values: ArrayLike
+    victims: list[str]
+    attackers: list[str]
+    title: str
+
+
+class LossTable(Shown):
+    """Losses that have rows, of one attacker or of several."""
+
+    @abc.abstractmethod
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]: ...
+    @abc.abstractmethod
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells: ...
+    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
+        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: MissingExtra: pandas is not installed."""
+        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
+
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        noise_std: float = 1.0,
+        metric: str = "mu",
+        delta: float = DELTA,
+        adaptive: bool = True,
+    ) -> Axes:
+        """Victims down, attackers across; grey where a node attacks itself; numbers in the cells up to 20 nodes.
+
+        Args: ax: default those of a new Figure, `.figure` of what is returned. metric: "mu" or "epsilon" at `delta`.
+            noise_std, adaptive: as for `rows`. The title says where every cell is the bound with all messages seen.
+        """
+        from ..pictures.drawings import heat_map  # matplotlib only where a picture is wanted
+
+        require_known("metric", metric, LOSS_METRICS)
+        cells = self._cells(self.rows(noise_std, delta=delta, adaptive=adaptive), metric, adaptive=adaptive)
+        at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
+        kind = "" if adaptive else ", non-adaptive gradients"
+        words = f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{kind}"
+        return heat_map(cells.values, cells.victims, cells.attackers, words, title=cells.title, ax=ax)
+
+
+def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int]:
+    """Hops from the nearest of these nodes, by node index, over links of any round; empty without nodes."""
+    if not nodes:
+        return {}
+    gossip, rounds = algorithm.dynamics.gossip, algorithm.num_steps * algorithm.dynamics.gossip_rounds
+    matrices = {id(W): W.weights for W in (gossip.at(step) for step in range(1 if gossip.is_constant else rounds))}
+    links = sum(matrices.values())
+    hops = dijkstra(links + links.T, unweighted=True, indices=list(nodes), min_only=True)
+    return {u: int(hop) for u, hop in enumerate(hops) if hop < math.inf}
+
+
+def worst_in_words(name: str, tied: int, *, kind: str = "victim") -> str:
+    """A victim, or a pair of attacker and victim, with the largest loss, and how many share it.
+
+    >>> worst_in_words("node 0", 8), worst_in_words("node 3", 1)
+    ('node 0, one of 8 that lose most', 'node 3, the worst victim')
+    """
+    if tied == 1:
+        return f"{name}, the worst {kind}"
+    return f"{name}, one of {tied}{' pairs' * (kind == 'pair')} that lose most"
 
 
 def least_noise(
@@ -136,10 +182,20 @@ class Losses(LossTable):
             do not attack, and the groups of `privacy.owners`.
         Raises: InvalidInput: an argument out of range, a unit that cannot be protected, what the accountant refuses.
         """
+        check.instance(Privacy, privacy=privacy)
         if isinstance(algorithm, View):
-            check.instance(Privacy, privacy=privacy)
             privacy = privacy_of_view(algorithm, privacy)
-        return cls(algorithm, privacy, exposures(algorithm, privacy, victims=victims, progress=progress))
+            scheme = privacy.participation
+            if not (isinstance(scheme, Participation) and scheme.secret):
+                return cls(algorithm, privacy, view_exposures(algorithm, privacy, victims=victims))
+        else:
+            check.instance(LinearAlgorithm, algorithm=algorithm)
+            check.instance(TrustModel, trust=privacy.trust)
+            scheme = algorithm.participation
+        if scheme.secret:
+            require_unshared(privacy.owners, victims, scheme.describe())
+        accountant = next(ACCOUNTANTS[kind] for kind in type(scheme).__mro__ if kind in ACCOUNTANTS)
+        return cls(algorithm, privacy, accountant(algorithm, privacy, victims=victims, progress=progress))
 
     @classmethod
     def from_sensitivities(
@@ -184,12 +240,10 @@ class Losses(LossTable):
 
     @property
     def _trained(self) -> LinearAlgorithm | None:
-        """The algorithm; None for matrices, which train nothing."""
         return None if isinstance(self.algorithm, View) else self.algorithm
 
     @property
     def sensitivities(self) -> tuple[VictimSensitivity, ...]:
-        """The loss of each victim, in node order."""
         return self.exposures.each
 
     @property
@@ -208,7 +262,7 @@ class Losses(LossTable):
         return self.exposures.together.lipschitz
 
     def curves(self, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> dict[Victim, PrivacyCurve]:
-        """The privacy curve of each victim at a noise, by node index or by owners."""
+        """The privacy curve of each victim, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
         curve = functools.cache(lambda loss: loss.curve(self.privacy, noise_std, adaptive=adaptive, tries=tries))
         return {loss.victim: curve(loss) for loss in self.sensitivities}
@@ -216,8 +270,8 @@ class Losses(LossTable):
     def guarantee(self, noise_std: float, *, each: bool = False, tries: int = 0) -> Guarantee:
         """The guarantee of base noise of this standard deviation for every node, for adaptive gradients.
 
-        Args: each: state the mu of each victim too, as budgets of nodes need it; tries: for numbers by samples, how
-            often fresh ones were drawn before.
+        Args: each: state the mu of each victim too; tries: for numbers by samples, how often fresh ones were drawn
+            before.
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
@@ -228,8 +282,8 @@ class Losses(LossTable):
     def by_victim(self, noise_std: float, *, adaptive: bool | None = None) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
-        Args: adaptive: False: numbers for non-adaptive gradients, so labelled. Default as for `guarantee`: adaptive,
-            but for matrices that do not prove it.
+        Args: adaptive: False: numbers for non-adaptive gradients, so labelled. Default: adaptive, but for matrices that
+            do not prove it.
         """
         adaptive = self.exposures.adaptive if adaptive is None else adaptive
         labels = self.algorithm.labels
@@ -253,7 +307,7 @@ class Losses(LossTable):
         By samples, the noise is chosen by samples of its own and the guarantee drawn afresh.
 
         Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the worst
-            of the nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for `Target`.
+            of the nodes decides, for the algorithm of `questions.scaled_to_budgets`. by: as for `Target`.
         Raises: InvalidInput: no target or two, or an infinite loss. UnsupportedMechanism: a mu where there is none.
         """
         self.exposures.refuse(mu=mu, by=by)
@@ -330,7 +384,7 @@ class Losses(LossTable):
         each: bool = False,
         tries: int = 0,
     ) -> Guarantee:
-        """The guarantee of one victim, by its label, or of every node by the loss of all together."""
+        """The guarantee of one victim by its label, or, if that is None, of every node by the loss of all together."""
         q, everybody, loss = self.privacy, victim is None, loss.for_gradients(adaptive=adaptive)
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
@@ -339,13 +393,19 @@ class Losses(LossTable):
             "" if self._trained is None else misplaced(self._trained, q.trust.name),
             "" if adaptive else self.exposures.why,
         )
-        labels = self.algorithm.labels
+        labels, scheme = self.algorithm.labels, q.scheme(self.algorithm)
+        parts = (scheme.at_node(u).describe() for u in victim_nodes(loss.victim))
+        owners = Owners([loss.victim], same_steps=q.owners.same_steps) if isinstance(loss.victim, tuple) else Owners()
+        notes: tuple[str, ...] = ()
+        if self._trained is not None and not self._trained.released.is_last and loss.release in ("average", "all"):
+            released = self._trained.released.describe()
+            notes = (f"in the place of its final model each node releases {released} of its models",)
         curves = functools.partial(self.curves, noise_std, adaptive=adaptive, tries=tries)
         return Guarantee(
             curve=loss.curve(q, noise_std, adaptive=adaptive, tries=tries),
             trust=q.trust.name,
             clip_norm=q.clip_norm,
-            participation=self._participation(loss, everybody=everybody),
+            participation=scheme.describe() if everybody else "; ".join(dict.fromkeys(parts)),
             victim=EVERY_NODE if victim is None else victim,
             attacker=q.trust.attacker,
             adaptive=adaptive or loss.adaptive,
@@ -353,55 +413,34 @@ class Losses(LossTable):
             sensitivity=loss.sensitivity(adaptive=adaptive),
             tolerance=loss.number(adaptive=adaptive).tolerance,
             release=loss.release,
-            notes=() if self._trained is None else release_notes(self._trained, loss.release),
+            notes=notes,
             lipschitz=loss.lipschitz,
             unit=q.unit,
             victims=tuple((victim_name(victim, labels), curve) for victim, curve in curves().items()) if each else (),
-            owners=self._owners(loss, everybody=everybody),
+            owners=q.owners if everybody else owners,
             why=" ".join(filter(None, reasons)),
         ).sealed(
             dataclasses.replace(loss.fingerprint, release=loss.release).text,
             by_victim=(lambda: by_label(labels, curves())) if everybody else None,
         )
 
-    def _owners(self, loss: VictimSensitivity, *, everybody: bool) -> Owners:
-        """The owners of the records that a guarantee is for."""
-        if everybody:
-            return self.privacy.owners
-        same_steps = self.privacy.owners.same_steps
-        return Owners([loss.victim], same_steps=same_steps) if isinstance(loss.victim, tuple) else Owners()
-
-    def _participation(self, loss: VictimSensitivity, *, everybody: bool) -> str:
-        scheme = self.privacy.scheme(self.algorithm)
-        if everybody:
-            return scheme.describe()
-        parts = (scheme.at_node(u).describe() for u in victim_nodes(loss.victim))
-        return "; ".join(dict.fromkeys(parts))
-
     # ---- tables and pictures -------------------------------------------------------------------------------
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each victim: both squared sensitivities, what they are, and where the second comes from."""
         labels = self.algorithm.labels
+        names = ("sensitivity_squared", "bound", "adaptive_sensitivity_squared", "adaptive_bound", "adaptive_by")
         return [
             {
                 "victim": victim_name(loss.victim, labels),
-                "sensitivity_squared": loss.sensitivity_squared,
-                "bound": loss.bound,
-                "adaptive_sensitivity_squared": loss.adaptive_sensitivity_squared,
-                "adaptive_bound": loss.adaptive_bound,
-                "adaptive_by": loss.adaptive_by,
+                **{name: getattr(loss, name) for name in names},
                 "why": loss.explanation(),
             }
             for loss in self.sensitivities
         ]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
-
-        Args: noise_std: of base noise; default mu per unit noise. adaptive: False: numbers for non-adaptive gradients.
-            mu is None where the curve is not Gaussian.
-        """
+        """One row for each victim: who attacks, how far away, mu (None of other curves) and epsilon at base noise."""
         q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)
         epsilon = functools.cache(lambda curve: curve.epsilon(delta))
@@ -409,24 +448,21 @@ class Losses(LossTable):
         nodes = q.trust.attackers(algorithm)
         hops = distances(algorithm, nodes)
         attacker = ", ".join(str(labels[v]) for v in nodes) if nodes else q.trust.attacker
-        rows: list[dict[str, Any]] = []
-        for loss in self.sensitivities:
-            curve = curves[loss.victim]
-            rows.append(
-                {
-                    "attacker": attacker,
-                    "victim": victim_name(loss.victim, labels),
-                    "distance": min((hops[u] for u in victim_nodes(loss.victim) if u in hops), default=None),
-                    "mu": curve.mu,
-                    "epsilon": epsilon(curve),
-                    "delta": delta,
-                    "noise_std": float(noise_std),
-                    "adaptive": adaptive or loss.adaptive,
-                    "bound": curve.bound,
-                    "trust": q.trust.name,
-                }
-            )
-        return rows
+        return [
+            {
+                "attacker": attacker,
+                "victim": victim_name(loss.victim, labels),
+                "distance": min((hops[u] for u in victim_nodes(loss.victim) if u in hops), default=None),
+                "mu": curve.mu,
+                "epsilon": epsilon(curve),
+                "delta": delta,
+                "noise_std": float(noise_std),
+                "adaptive": adaptive or loss.adaptive,
+                "bound": curve.bound,
+                "trust": q.trust.name,
+            }
+            for loss, curve in zip(self.sensitivities, curves.values(), strict=True)
+        ]
 
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
         title = f"{self.algorithm.name}: privacy loss of each node"
@@ -434,15 +470,8 @@ class Losses(LossTable):
 
 
 def by_label(labels: Sequence[Hashable], curves: Mapping[Victim, PrivacyCurve]) -> dict[str, PrivacyCurve]:
-    """Curves by the text of a label. Raises: InvalidInput: two victims whose labels read alike."""
+    """Raises: InvalidInput: two victims whose labels read alike."""
     named = {victim_name(victim, labels): curve for victim, curve in curves.items()}
     if len(named) < len(curves):
         raise InvalidInput("labels of two nodes read alike, such as 1 and '1'; relabel them, or use losses.curves.")
     return named
-
-
-def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:
-    """The condition of a guarantee that says what is released in the place of final models."""
-    if algorithm.released.is_last or release not in ("average", "all"):
-        return ()
-    return (f"in the place of its final model each node releases {algorithm.released.describe()} of its models",)

@@ -1,12 +1,11 @@
 """Records that several nodes hold: who may own one, and owners as victims.
 
 A record of the owners S moves clipped gradients at pairs (t, u), u in S, each by at most one record shift. So its
-sensitivity is that of X_S over the owners' patterns, as that of a record of node u is that of X_u (`forms`,
-`participation.by_node`); the proof for adaptive gradients is the same, with pairs for steps. Attackers
-that hold the record themselves know it, and are not counted.
+sensitivity is that of X_S over the owners' patterns (`forms`, `participation.by_node`); the proof for adaptive
+gradients is that of one node, with pairs for steps. Attackers that hold the record know it, and are not counted.
 
-A bound for every view: changing the record at one owner after the other composes mu_u-GDP statements to
-sum_u mu_u (group privacy), so sens_S <= sum_u sens_u.
+For every view, changing the record at one owner after the other composes mu_u-GDP statements to sum_u mu_u (group
+privacy), so sens_S <= sum_u sens_u.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Owners:
             participation. Default: each by its own patterns, in any combination.
 
     Attributes: most: q, 1 beside groups; groups: sorted.
-    Raises: InvalidInput: no integer >= 1, or groups that are not of two or more distinct node indices.
 
     >>> Owners(2).describe(), Owners([(3, 0)]).describe()
     ('any 2 nodes', 'nodes 0 and 3')
@@ -61,20 +59,14 @@ class Owners:
 
     @classmethod
     def from_value(cls, given: Any) -> Owners:
-        """`Owners(given)`, or the given ones."""
         return given if isinstance(given, cls) else cls(given)
 
     @property
     def shared(self) -> bool:
-        """Whether any record has several owners."""
         return self.most > 1 or bool(self.groups)
 
     def among(self, nodes: Sequence[int], num_nodes: int) -> list[tuple[int, ...]]:
-        """The groups; for q nodes all groups of q of these nodes.
-
-        Raises: InvalidInput: a group with a node that does not exist, or more owners than nodes. UnsupportedMechanism:
-            over MAX_GROUPS groups.
-        """
+        """The groups; for q nodes all groups of q of these nodes, at most MAX_GROUPS."""
         for group in self.groups:
             require_nodes(group, num_nodes)
         if self.most > num_nodes:
@@ -112,14 +104,14 @@ class Owners:
 
     @classmethod
     def from_dict(cls, data: Any) -> Owners:
-        """The inverse. Raises: InvalidInput: other values."""
+        """The inverse."""
         if not isinstance(data, dict) or set(data) != {"most", "groups", "same_steps"}:
             raise InvalidInput(f"owners must have the fields most, groups and same_steps, got {check.brief(data)}.")
         return cls(data["groups"] or data["most"], same_steps=data["same_steps"])
 
 
 def checked_victim(given: Any) -> Victim:
-    """A node index, or a sorted tuple of several. Raises: InvalidInput: anything else."""
+    """A node index, or a sorted tuple of several."""
     if isinstance(given, tuple | list | set | frozenset):
         nodes = sorted(check.integer_at_least(0, victim=u) for u in given)
         if len(nodes) < 2 or len(set(nodes)) < len(nodes):
@@ -129,7 +121,6 @@ def checked_victim(given: Any) -> Victim:
 
 
 def require_nodes(victim: Victim, num_nodes: int) -> None:
-    """Raises: InvalidInput: a node that does not exist."""
     if (largest := victim_nodes(victim)[-1]) >= num_nodes:
         raise InvalidInput(f"victim must be a node index below {num_nodes}, got {largest}.")
 
@@ -139,7 +130,6 @@ def victim_nodes(victim: Victim) -> tuple[int, ...]:
 
 
 def require_one_owner(unit: str, groups: Sequence[tuple[int, ...]]) -> None:
-    """Raises: InvalidInput: groups of owners where all data of a node are protected."""
     if groups and unit == "user":
         raise InvalidInput(
             f"unit 'user' protects all data of one node, so it takes no owners, got {nodes_in_words(groups[0])}; give "
@@ -148,7 +138,6 @@ def require_one_owner(unit: str, groups: Sequence[tuple[int, ...]]) -> None:
 
 
 def require_unshared(owners: Owners, victims: Iterable[Any] | None, sampling: str) -> None:
-    """Raises: UnsupportedMechanism: records with several owners under secret sampling."""
     named = victims if isinstance(victims, Iterable) else ()
     if owners.shared or any(isinstance(victim, (tuple, list, set, frozenset)) for victim in named):
         raise UnsupportedMechanism(

@@ -1,15 +1,10 @@
 """What a privacy number is computed for: the question about an algorithm, its fingerprint, and the target of the noise.
 
-`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Its
-parts together decide the number: the algorithm by content, the trust model by name and parameters or by its evaluated
-masks, the participation by scheme and parameters, the released models, the unit.
-
 The target may be a budget for each node: sensitivity_u shift / nu <= mu_u, by noise that each node scales by 1 / mu_u.
 With D = diag(mu_u / max mu), scaled noise D^-1 N has the view Gram X_u (mu_u / max mu)^2 wherever every message is
 seen, whoever holds or knows the noise: [(D^-1 S D^-1)^+]_uu = D_uu^2 [S^+]_uu for e_u in the range of S, as both are
 the largest (v_u)^2 / (v^T S v), at v and at D^-1 v. So X = D X~ D is the problem of equal budgets with the error Gram
-D^-1 H D^-1, and what was best for each node alone stays so. Where messages are hidden the losses are those of the
-scaled noise itself.
+D^-1 H D^-1. Where messages are hidden the losses are those of the scaled noise itself.
 """
 
 from __future__ import annotations
@@ -67,16 +62,15 @@ class Privacy:
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         participation: default the algorithm's own; with one per node, each victim is held to its own. Left out with
             secret sampling. Needed with a `View`, and for an algorithm by its name.
-        release: "none", "average" or "all" final models published, where messages are hidden; default the trust
-            model's own, `trust.default_release`. Left out with secret sampling.
+        release: "none", "average" or "all" final models published, where messages are hidden; default the trust model's
+            own, `trust.default_release`. Left out with secret sampling.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
         method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`: by
             samples, upper bounds but for a probability that the guarantee states.
-        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
-            unit "record" only.
-        owners: which nodes may hold one and the same record: a number, groups such as [(0, 3)], or `Owners`. Default 1:
-            no record is held twice. Public patterns and unit "record" only. Attackers that hold the record are not
-            counted.
+        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with unit
+            "record" only.
+        owners: which nodes may hold one and the same record: a number, groups such as [(0, 3)], or `Owners`. Public
+            patterns and unit "record" only. Attackers that hold the record are not counted.
 
     Raises: InvalidInput: no trust model, or owners out of range; the other fields are checked for an algorithm.
     """
@@ -93,7 +87,6 @@ class Privacy:
     owners: Owners = dataclasses.field(default_factory=Owners)
 
     def __new__(cls, *_: Any, **named: Any) -> Self:
-        """Refuses unknown keywords. Raises: TypeError, InvalidInput."""
         known = [field.name for field in dataclasses.fields(cls)]
         for keyword in named:
             if keyword in OF_DOORS:
@@ -111,7 +104,7 @@ class Privacy:
         object.__setattr__(self, "owners", Owners.from_value(self.owners))
 
     def require_only(self, allowed: Collection[str], who: str) -> None:
-        """Raises: InvalidInput: a field that is not among those allowed differs from its default."""
+        """Refuses a field that is not among those allowed and differs from its default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             default = Owners() if field.name == "owners" else field.default
@@ -120,14 +113,11 @@ class Privacy:
 
     @property
     def record_shift(self) -> float:
-        """How far one record moves a sum of clipped gradients. Raises: InvalidInput: adjacency or clip_norm."""
+        """How far one record moves a sum of clipped gradients."""
         return gaussian.record_shift(self.adjacency, self.clip_norm)
 
     def scheme(self, algorithm: LinearAlgorithm | View) -> Participation:
-        """The participation of the question, public or secret.
-
-        Raises: InvalidInput: either is none, or a view whose participation is not given.
-        """
+        """The participation of the question, public or secret."""
         if self.participation is None:
             if isinstance(algorithm, View):
                 raise InvalidInput(
@@ -140,7 +130,6 @@ class Privacy:
         return self.participation
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
-        """The scheme, if it has public patterns. Raises: UnsupportedMechanism: it has none."""
         scheme = self.scheme(algorithm)
         scheme.require_public()
         return scheme
@@ -148,11 +137,9 @@ class Privacy:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The target of calibrated noise: a mu, or an epsilon at a delta.
+    """The target of calibrated noise: a mu > 0, or an epsilon > 0 at a delta in (0, 1).
 
-    Attributes: mu > 0, or epsilon > 0 and delta in (0, 1); by: which bounds choose the noise of Poisson sampling.
-
-    Raises: InvalidInput: none or two targets, or a number out of range.
+    Attributes: by: which bounds choose the noise of Poisson sampling.
     """
 
     mu: float | None = None
@@ -176,7 +163,6 @@ class Target:
 
     @property
     def largest_mu(self) -> float:
-        """The largest mu of a Gaussian mechanism that meets it."""
         if self.mu is not None:
             return float(self.mu)
         assert self.epsilon is not None
@@ -184,7 +170,6 @@ class Target:
         return gaussian.mu_from_epsilon(float(self.epsilon), float(self.delta))
 
     def missed_by(self, curve: PrivacyCurve) -> bool:
-        """Whether the curve loses more than this."""
         if self.epsilon is not None and self.delta is not None and curve.epsilon(self.delta) > self.epsilon:
             return True
         if curve.mu is None and self.epsilon is None:
@@ -193,7 +178,6 @@ class Target:
 
 
 def require_noise(noise_std: float | None, noise_multiplier: float | None) -> None:
-    """Raises: InvalidInput: none or two, or one out of range."""
     if (noise_std is None) == (noise_multiplier is None):
         raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
     for name, value in (("noise_std", noise_std), ("noise_multiplier", noise_multiplier)):
@@ -204,10 +188,8 @@ def require_noise(noise_std: float | None, noise_multiplier: float | None) -> No
 def require_unit(unit: str, participation: Participation, *, lipschitz: float | None = None) -> None:
     """Refuses a unit of privacy that these circumstances cannot protect; "record" is never refused.
 
-    Args: lipschitz: the constant that a guarantee would rest on; bounded for sums of clipped per-record gradients
-        only, as the clipped mean of a node is another map.
-
-    Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
+    Args: lipschitz: the constant that a guarantee would rest on: of sums of clipped per-record gradients, as the
+        clipped mean of a node is another map.
     """
     require_known("unit", unit, UNITS)
     if unit == "record":
@@ -226,13 +208,15 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
 
 
 def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
-    """The notes of a guarantee on a constant that it rests on."""
     return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of 16 hex digits, and the release and the unit as they are.
+    """The question in one short text, so that a number is never taken for the answer to another one.
+
+    The algorithm by content, the trust model by name and parameters or by its evaluated masks, the participation by
+    scheme and parameters: hashes of 16 hex digits; and the release and the unit as they are.
 
     >>> Fingerprint("a1", "b2", "c3", "none", "record").text
     'a1.b2.c3.none.record'
@@ -260,7 +244,7 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        """The inverse of `text`. Raises: InvalidInput: another form."""
+        """The inverse of `text`."""
         parts = text.split(SEPARATOR) if isinstance(text, str) else []
         if len(parts) != 5:
             raise InvalidInput(f"a fingerprint must have 5 parts joined by {SEPARATOR!r}, got {text!r}.")
@@ -282,7 +266,7 @@ class Fingerprint:
 
 
 def participation_hash(participation: Participation, owners: Owners | None = None) -> str:
-    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of several owners."""
+    """Hash of scheme and parameters, of all patterns where they were listed; and of several owners."""
     scheme = json.dumps(participation.to_dict(), sort_keys=True)
     if owners is None or not owners.shared:
         return short_hash(scheme)
@@ -305,8 +289,7 @@ def short_hash(*parts: str | bytes) -> str:
 def budgets_by_node(labels: tuple[Hashable, ...], mu: Mapping[Hashable, float]) -> FloatArray:
     """mu_u in the order of the nodes, shape (n,), from a budget for each of their labels.
 
-    Raises: InvalidInput: a node without a budget, a label of no node, a budget that is no finite number > 0, or budgets
-        further apart than MAX_RATIO.
+    Raises: InvalidInput: a node without a budget, a label of no node, or budgets further apart than MAX_RATIO.
     """
     if unknown := [label for label in mu if label not in set(labels)]:
         few = ", ".join(map(repr, labels[:5]))
@@ -329,7 +312,7 @@ def budgets_by_node(labels: tuple[Hashable, ...], mu: Mapping[Hashable, float]) 
 def budgets_by_pair(labels: tuple[Hashable, ...], mu: ArrayLike | Mapping[Hashable, float]) -> FloatArray:
     """mu[victim, attacker] in the order of the nodes, shape (n, n), from an array or {(victim, attacker): mu} by label.
 
-    Its diagonal is the largest budget. Raises: InvalidInput: another shape, a missing pair, or as `budgets_by_node`.
+    Its diagonal is the largest budget.
     """
     n, pairs = len(labels), [(v, u) for v in labels for u in labels if u != v]
     if not isinstance(mu, Mapping):
@@ -346,7 +329,7 @@ def budgets_by_pair(labels: tuple[Hashable, ...], mu: ArrayLike | Mapping[Hashab
 
 
 def scaled_to_budgets(algorithm: LinearAlgorithm, budgets: FloatArray) -> LinearAlgorithm:
-    """The algorithm with node u's noise multiplied by max mu / mu_u; itself where all budgets are equal.
+    """The algorithm with node u's noise multiplied by max mu / mu_u.
 
     Raises: UnsupportedMechanism: noise on messages, or of a class of one's own.
     """

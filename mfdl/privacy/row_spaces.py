@@ -34,9 +34,9 @@ FEW = 32  # random combinations by which a model is told from rows seen before i
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
-    Of floats and of the fractions that they stand for. A model whose gradient is known counts too: the gradient shows
-    as much of it as it depends on. A bare view has models and times of rows as given. False also where
-    it has none, and for a view that is too large. A model of the second step is mostly outside, as few columns show.
+    Of floats and of the fractions that they stand for. A model whose gradient is known counts too. A bare view has
+    models and times of rows as given. False also where it has none, and for a view that is too large. A model of the
+    second step is mostly outside, as few columns show.
     """
     if not isinstance(view, AlgorithmView):
         return view.models is not None and _given_models_are_spanned(view, view.models)
@@ -162,7 +162,7 @@ class _Messages:
     but for a chance below rank / prime; or all gradients, or one random combination of those of each node.
 
     Attributes: models: None for rounds of pure gossip; base: shares of the base noise that is used in the combinations;
-        mixed: whether they are fewer than it is; residues: of all messages, as far as they were read, and which were.
+        mixed: whether they are fewer than it is; residues: of messages, as far as they were read, and which were.
     """
 
     sent: list[flint.nmod_mat]
@@ -228,7 +228,6 @@ class _Messages:
 
 
 def _gradients(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[flint.nmod_mat], Table, bool]:
-    """(what enters in each step, shape (n, columns), the columns of all gradients, whether combined by node)."""
     T, n = algorithm.num_steps, algorithm.num_nodes
     if width:
         base = np.vstack(
@@ -328,8 +327,8 @@ class _Rows:
     def span(self, known_gradients: NDArray[np.bool_], steps: int | None = None) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones and of known ones.
 
-        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
-        Args: known_gradients: which columns of gradients are known; steps: how many are tested, default all.
+        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot. Args:
+        known_gradients: which columns of gradients are known; steps: how many are tested, default all.
         """
         rows, is_model, done = [self._known_rows()], [np.zeros(len(self.known), dtype=bool)], 0
         begins = [(r, models) for r, models in enumerate(self.models) if models is not None]
@@ -343,7 +342,6 @@ class _Rows:
         return not np.concatenate(is_model)[pivots(np.vstack(rows)[:, columns].T, self.field.prime)].any()
 
     def rank_and_outside(self, gradients: NDArray[np.intp]) -> tuple[int, NDArray[np.bool_]]:
-        """(rank of the noise, for each of some columns of gradients whether it lies outside its range)."""
         rows = np.vstack([self._known_rows(), self.seen, self.released])
         rank, outside = outside_range(rows[:, : self.noise], rows[:, self.noise + gradients], self.field.prime)
         return rank - len(self.known), outside

@@ -169,9 +169,9 @@ class SampledExposures(Exposures, abc.ABC):
     def why(self) -> str:
         return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
 
-    @abc.abstractmethod
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
         """The argument of `_unit` for the noise over time of these victims."""
+        return None
 
     @abc.abstractmethod
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
@@ -266,7 +266,6 @@ class SampledExposures(Exposures, abc.ABC):
 
 
 def _fingerprint(given: LinearAlgorithm | View, privacy: Privacy) -> Fingerprint:
-    """The fingerprint of a question under secret sampling. Raises: as `_require_usual` and `privacy_of_view`."""
     if isinstance(given, View):
         return view_fingerprint(given, privacy_of_view(given, privacy))
     _require_usual(given.participation, privacy, METHODS)
@@ -277,9 +276,6 @@ class PoissonExposures(SampledExposures):
     """Losses under Poisson sampling: the pair of one step, composed."""
 
     rule, takes_correlated_steps = BY_SAMPLING, False
-
-    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> None:
-        return None
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         return 1.0, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)
@@ -319,27 +315,26 @@ class PatternExposures(SampledExposures):
         return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
-        return bin_gram.step_gram(algorithm, sorted(group))
+        fresh = algorithm.noise.step_factor is not None
+        return None if fresh else bin_gram.time_gram(algorithm, sorted(group), algorithm.num_steps)
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         bound = type(self).product(gram, self.scheme)
         drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
-        unit = self._simplified(gram, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
-        return 1.0 if gram is None else math.sqrt(bound.largest) * UP, unit
-
-    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """The curve, or a tighter one that says the same."""
-        return curve
+        curve = ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency)
+        return 1.0 if gram is None else math.sqrt(bound.largest) * UP, curve
 
 
 class CyclicPoissonExposures(PatternExposures):
     product = staticmethod(bin_gram.cyclic_poisson_bound)
 
-    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """Poisson sampling of as many steps as epochs, if noise is fresh."""
-        return curve if N is not None else curve.parts[0].at(1.0)
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
+        sensitivity, curve = super()._unit(gram)
+        if gram is None:  # Poisson sampling of as many steps as epochs
+            curve = cast("ProductGaussian", curve).parts[0].at(1.0)
+        return sensitivity, curve
 
 
 class RandomAllocationExposures(PatternExposures):
@@ -363,13 +358,11 @@ def secret_accountant(
     Args: samples: whether numbers by Monte Carlo can be had, of algorithms; fresh: whether noise must be fresh in every
         step.
 
-    The accountant raises:
-        InvalidInput: an argument out of range.
-        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
-            elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
-            encoder over both; noise correlated over time, if it must be fresh.
-    Its cost: that of the noise's pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages
-    are hidden and the views are adaptive, or numbers for non-adaptive gradients are needed.
+    The accountant raises UnsupportedMechanism where amplification is not proven: an option that only public patterns
+    have; noise added elsewhere than gradients; noise that correlates time and nodes together and is known in part, or
+    has no encoder over both; noise correlated over time, if it must be fresh. Its cost: that of the noise's
+    pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages are hidden and the views are
+    adaptive, or numbers for non-adaptive gradients are needed.
     Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md; the pairs of one step of Poisson sampling are those
         of arXiv:1908.10530 and arXiv:2106.08567.
     """
@@ -412,7 +405,6 @@ def secret_accountant(
 def _view_exposures(
     exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
 ) -> SampledExposures:
-    """Losses of a view given as matrices: nothing is known of messages beyond it."""
     q = privacy_of_view(view, privacy)
     scheme = cast("Sampled", q.scheme(view))
     _require_usual(scheme, dataclasses.replace(q, participation=None), METHODS[:2])
@@ -457,7 +449,6 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     """The noise that a target requires of local encoders under balls-in-bins, for `factorize_balls_in_bins`.
 
     Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
-    Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
     """
     epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
     BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either

@@ -33,10 +33,10 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..trust import TrustModel
 from ..trust.view import AlgorithmView, View
-from .adaptive import is_adaptive
 from .bin_gram import fresh_part, is_block_causal, is_product
 from .curves.base import UP
 from .forms import ViewGram, injection_bound, known_gradient, view_grams
+from .victim_sensitivity import is_adaptive
 
 MAX_STEPS = 4096  # N of so many is an array of 128 MiB
 GRID = 2.0**-20
@@ -46,10 +46,10 @@ LEAST = 1e-150  # squared sensitivity of a step that shows nothing
 
 @dataclasses.dataclass(frozen=True)
 class StepBound:
-    """N and lambda of one victim, or of the worst of several, per unit clipping norm and noise of std 1.
+    """N, shape (T, T), and `largest`, lambda, of one victim, or of the worst of several, per unit clipping norm and
+    noise.
 
-    Attributes: gram: N, shape (T, T); largest: lambda, infinite if a gradient of the victim is seen without noise; why:
-        which one.
+    Attributes: largest: infinite if a gradient of the victim is seen without noise; why: which one.
     """
 
     gram: FloatArray
@@ -57,13 +57,12 @@ class StepBound:
     why: str = ""
 
     def worst_with(self, other: StepBound) -> StepBound:
-        """At least both, entry by entry."""
         worse = other if other.largest > self.largest else self  # bound
         return StepBound(np.maximum(self.gram, other.gram), worse.largest, worse.why)
 
 
 def step_bound(gram: ViewGram, *, adaptive: bool) -> StepBound:
-    """N and lambda of X. Raises: UnsupportedMechanism: more than `MAX_STEPS` steps."""
+    """N and lambda of X."""
     T = len(gram.values)
     if T > MAX_STEPS:
         raise UnsupportedMechanism(f"hidden messages are accounted up to {MAX_STEPS:,} steps, got {T:,}.")
@@ -91,7 +90,6 @@ class AttackerViews:
 
     @classmethod
     def under(cls, trust: TrustModel, algorithm: LinearAlgorithm) -> AttackerViews:
-        """The views of a trust model, with the models that it releases."""
         members = ((model, victims) for model, victims in trust.members(algorithm) if victims)
         return cls(tuple((model.view(algorithm, victims[0]), victims) for model, victims in members))
 
@@ -114,7 +112,7 @@ class AttackerViews:
         return {u: float(bound.gram.sum()) if math.isfinite(bound.largest) else math.inf for u, bound in bounds}
 
     def bound(self, victims: Sequence[int], *, adaptive: bool) -> StepBound:
-        """The bound of the worst of these victims, over all views of them. Raises: as `view_grams` and `step_bound`."""
+        """The bound of the worst of these victims, over all views of them."""
         bounds = self._bounds(adaptive)
         return functools.reduce(StepBound.worst_with, (bounds[u] for u in victims if u in bounds))
 
@@ -141,7 +139,7 @@ def exposed_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustMode
 
     Args: trust: as it is named; seen: the one whose views are accounted; fresh: noise must be fresh in every step.
     Raises: UnsupportedMechanism: noise elsewhere than in sums of gradients, correlated over time if it must be fresh,
-        or over time and nodes together but known in part. InvalidInput: no victim.
+        or over time and nodes together but known in part.
     """
     require_noise_with_gradients(algorithm)
     noise, factors = algorithm.noise, _node_factors
@@ -175,10 +173,8 @@ def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
 
 
 def _joint_factors(view: AlgorithmView, victims: Sequence[int], trust: TrustModel) -> list[Factor]:
-    """1 for noise that correlates time and nodes together, as its M holds all; inf where a gradient is known.
-
-    Infinite for all victims where all of the noise is known, and refused where it is known in part, which leaves no
-    block causal encoder.
+    """1 for noise that correlates time and nodes together, as its M holds all; inf where a gradient or all noise is
+    known.
     """
     algorithm, known = view.algorithm, view.knowledge.known_noise
     if known.any() and not known.all():

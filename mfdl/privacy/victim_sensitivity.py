@@ -1,12 +1,27 @@
 """What one victim loses: a number for non-adaptive gradients, one for adaptive gradients, and why.
 
-`sensitivity_squared` is that of the linear view, for gradients that are functions of the data alone.
-`adaptive_sensitivity_squared` holds for adaptive gradients, as in training; `adaptive_by` says by which rule
-(`attacking_sets`).
-
 Records that several nodes hold: exact from X_S (`forms.joint_grams`) and joint patterns (`participation.by_node`).
-Where the owners share no noise X_S is block diagonal, and squared sensitivities add up. Where no form has it,
-sens_S <= sum_u sens_u (`privacy.owners`).
+Where the owners share no noise X_S is block diagonal, and squared sensitivities add up. Where no form has it, sens_S <=
+sum_u sens_u (`privacy.owners`).
+
+A number holds when gradients are chosen adaptively if every gradient is a function of what the attacker has already
+seen: for every node and step (one whose gradient is known included: it shows its model), the row of the model operator
+(over G and Z jointly) must lie in the row space of the strictly earlier rows of [A B], plus unit rows for known
+columns. It is not enough that a gradient does not move with the record: it can cancel noise that the attacker never
+sees.
+
+One weaker condition is enough where the unit of privacy is all data of a node, in every step: that a model differs from
+what the attacker knows by earlier gradients of the same node alone (proof: `forms.node_recursions`). For a record it is
+not: the record that moves one gradient then moves, through the model, the gradients of the node's other records.
+
+A bare view O = A G + B Z does not say at which models gradients are taken: the average of all messages of DP-D-SGD is
+the same on every graph, and only on the complete one it is every model. So from A and B alone a single step counts as
+adaptive, whose models are public; more steps need the models, M = M_G G + M_Z Z, and for each row the step after whose
+gradients it is seen (`View`, `models` and `row_steps`).
+
+The test is run on the maps, never inferred from a name: first where they have entries (`workloads.flow`), then, for
+users, the recursions of the nodes, then, for small views, exact ranks (`row_spaces`). A larger view that fails the
+first two is called not adaptive, which is the safe side.
 """
 
 from __future__ import annotations
@@ -24,15 +39,40 @@ from ..display import short_repr
 from ..floats import UNIT
 from ..participation import Participation
 from ..participation.by_node import JointParticipation
+from ..trust.view import AlgorithmView, View
 from . import gaussian
 from .forms import INJECTIONS, Blocks, Group, ViewGram
+from .forms.known_states import states_are_multiples
+from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity, sensitivities
 from .owners import Victim, victim_nodes
 from .questions import Fingerprint
+from .row_spaces import spans_models
 
 if TYPE_CHECKING:
     from .curves import PrivacyCurve
     from .questions import Privacy, Target
+
+
+def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:
+    """Whether the number of a view for non-adaptive gradients holds for adaptive ones too: the row-space test.
+
+    Args: participation, unit: what the number is for; by default it is to hold for any.
+
+    Guarantees: True only if the row-space condition holds, or, for unit "user" with participation in every step, that
+        of `forms.node_recursions`. No tolerance decides it: maps count as they are.
+    """
+    if not isinstance(view, AlgorithmView):
+        return view.axis.num_steps == 1 or spans_models(view)
+    if view.flow is not None and view.flow.models:
+        return True
+    combination = view.knowledge.combination
+    if combination is not None and states_are_multiples(view.algorithm, combination):
+        return True
+    every_gradient_moves = unit == "user" and participation is not None and participation.in_every_step
+    if every_gradient_moves and recursions(view) is not None:
+        return True
+    return spans_models(view)
 
 
 THE_VIEW = "the view"
@@ -56,14 +96,13 @@ class VictimSensitivity:
     """The loss of one victim, per unit record shift and unit noise: two sensitivities, and their conditions.
 
     Attributes:
-        non_adaptive_sensitivity: for non-adaptive gradients; adaptive_sensitivity: for gradients chosen adaptively.
-            Either may be infinite.
+        non_adaptive_sensitivity: of the linear view, for gradients that are functions of the data alone;
+            adaptive_sensitivity: for gradients chosen adaptively, as in training. Either may be infinite.
         adaptive: whether the first already holds for adaptive gradients.
-        adaptive_by: where the second comes from, one of ADAPTIVE_BY.
+        adaptive_by: the rule that gave the second: THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES or INJECTIONS.
         attacker: who attains the first number; release: which final models the view holds.
         unit: "record" or "user"; fingerprint: of the question this answers; a copy with other fields has none.
-        lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any; of constants
-            for single steps the smallest.
+        lipschitz: the constant that the second number rests on, if any; of constants for single steps the smallest.
     """
 
     __repr__ = short_repr
@@ -90,22 +129,18 @@ class VictimSensitivity:
 
     @property
     def sensitivity_squared(self) -> float:
-        """For non-adaptive gradients; may be inf."""
         return self.non_adaptive_sensitivity.squared
 
     @property
     def adaptive_sensitivity_squared(self) -> float:
-        """For gradients chosen adaptively; may be inf."""
         return self.adaptive_sensitivity.squared
 
     @property
     def bound(self) -> str:
-        """ "exact" or "upper", of `sensitivity_squared`."""
         return self.non_adaptive_sensitivity.bound
 
     @property
     def adaptive_bound(self) -> str:
-        """ "exact" or "upper", of `adaptive_sensitivity_squared`."""
         return self.adaptive_sensitivity.bound
 
     @property
@@ -118,7 +153,7 @@ class VictimSensitivity:
         return self.adaptive_sensitivity if wanted else self.non_adaptive_sensitivity
 
     def for_gradients(self, *, adaptive: bool) -> VictimSensitivity:
-        """The loss with the number for adaptive gradients, or for non-adaptive ones: here it holds both."""
+        """The loss with the number for these gradients: here it holds both."""
         return self
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
@@ -126,7 +161,7 @@ class VictimSensitivity:
         return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)
 
     def answering(self, fingerprint: Fingerprint | None) -> Self:
-        """The same as the answer to this question, for the accountant."""
+        """A copy with this fingerprint, for the accountant."""
         answer = object.__new__(type(self))  # of a million victims `copy.copy` takes ten times as long
         answer.__dict__.update(self.__dict__, fingerprint=fingerprint)
         return answer
@@ -151,24 +186,18 @@ class VictimSensitivity:
         return self.number(adaptive=adaptive).value
 
     def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        """The privacy curve at base noise of this standard deviation.
-
-        Args: tries: how often fresh samples were drawn before; of numbers by samples only.
-        """
+        """The privacy curve at this noise. Args: tries: how often fresh samples were drawn before."""
         from .curves import Gaussian
 
         mu = self.mu(record_shift=privacy.record_shift, noise_std=noise_std, adaptive=adaptive)
         return Gaussian(mu, privacy.adjacency, self.number(adaptive=adaptive).bound)
 
     def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
-        """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
+        """The least standard deviation that meets a target, but for rounding."""
         return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), privacy.record_shift)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
-        """Why the number is what it is: the rule that gave an upper bound or none, and what would give a better one.
-
-        Empty where the number is exact. Args: victim: in words, named where the number is infinite.
-        """
+        """The rule that gave an upper bound or infinity, and what would give a better number; empty where exact."""
         number = self.number(adaptive=adaptive)
         if math.isinf(number.squared):
             reason = (adaptive and self.adaptive_why) or self.non_adaptive_sensitivity.why or "no rule covers this view"
@@ -208,7 +237,6 @@ def worst_loss(losses: Sequence[VictimSensitivity], *, adaptive: bool = True) ->
 
 
 def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
-    """The largest adaptive number as a Sensitivity: what calibration and training use."""
     return worst_loss(losses).adaptive_sensitivity
 
 
@@ -224,10 +252,7 @@ WHY_ADDED = (
 
 @dataclasses.dataclass(frozen=True)
 class JointConditions:
-    """Under which a record of several owners is accounted.
-
-    Attributes: scheme: of the algorithm; same_steps: of `Owners`; method: "exact" or "certified".
-    """
+    """The conditions for a record of several owners: `same_steps` of `Owners`, method "exact" or "certified"."""
 
     scheme: Participation
     same_steps: bool
@@ -235,7 +260,6 @@ class JointConditions:
 
 
 def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]:
-    """Every node among victims and owners, ascending; and the groups."""
     groups = [victim for victim in victims if isinstance(victim, tuple)]
     return sorted({u for victim in victims for u in victim_nodes(victim)}), groups
 
@@ -293,8 +317,8 @@ def joint_sensitivities(
 def added(group: Group, alone: Mapping[int, Sensitivity], *, attained: bool = True) -> Sensitivity:
     """The bound (sum_u sens_u)^2, attained where an owner's own number is infinite.
 
-    Args: attained: whether one counted attacker attains an infinite number; not if those of the owners are of
-        several views.
+    Args: attained: whether one counted attacker attains an infinite number; not if those of the owners are of several
+        views.
     """
     parts = [alone[u] for u in group]
     lower = max(part.lower for part in parts) if attained else 0.0
@@ -306,7 +330,6 @@ def added(group: Group, alone: Mapping[int, Sensitivity], *, attained: bool = Tr
 
 
 def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:
-    """The joint number, unless it is an upper bound above the other one."""
     if joint is None or joint.exact or joint.squared <= bound.squared:
         return bound if joint is None else joint
     return dataclasses.replace(bound, lower=joint.lower, pattern=joint.pattern)

@@ -4,8 +4,7 @@
     records = run_cells(cells, "results/sweep", Engine("joblib", jobs=8))
     store = Store.load("results/sweep")               # later, and in another process
 
-A cell is named by the content of all that decides its numbers, so it is trained once; a sweep that was killed resumes
-with the same bytes on the disk at its end. Names load lazily: a config brings none of the libraries that train.
+A cell is named by the content of all that decides its numbers, so it is trained once; a sweep that was killed resumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Cells, one training run each, named by the content of what decides its numbers, and what cells of a process share.
-
-A `Shared` makes graph, gossip matrix, task, and an algorithm with its losses once, for one call: files that change
-later are read anew by the next.
-"""
+"""Cells, one training run each, named by the content of what decides its numbers, and what cells of a process share."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.solutions import Solutions, keeping
-from ..given import value_of
 from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..objective import Curvature
@@ -30,6 +25,7 @@ from ..privacy import gaussian
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
+from ..spec import value_of
 from .experiment import Experiment
 from .option_files import is_own
 from .options import OnGraph
@@ -42,14 +38,13 @@ if TYPE_CHECKING:
     from ..training.learned import Baseline
     from ..training.tasks import Task
     from ..trust import TrustModel
-    from .experiment import Experiment
 
 WITHOUT_NOISE = "none"
 KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much
 
 
 class Shared:
-    """Graph, gossip matrix, task, and algorithms with losses of one call, each made once.
+    """Graph, gossip matrix, task, and algorithms with losses of one call, made once; files are read anew by the next.
 
     Args: solutions: solved factorizations; default those of this call alone.
     """
@@ -59,7 +54,7 @@ class Shared:
         self._network = functools.lru_cache(KEPT_DATA)(OnGraph.sparse_network)
         self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
-        self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
+        self._fed = functools.lru_cache(KEPT_DATA)(lambda task, *batches: task.instance(*batches))
         self._file_hash = functools.lru_cache(KEPT_DATA)(
             lambda config: built(config, config.mechanisms[0], self.network(config)[1]).content_hash
         )
@@ -94,10 +89,7 @@ class Shared:
             self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
 
     def accounted(self, config: Experiment, name: str) -> Accounted:
-        """The algorithm of a name with its losses.
-
-        Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
-        """
+        """The algorithm of a name with its losses. Raises: UnsupportedMechanism: not meant for the trust model."""
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
@@ -109,11 +101,8 @@ class Shared:
         with keeping(self._solutions):
             algorithm = built(config, name, self.network(config)[1])
         model, release = mechanism_trust(config, name, algorithm)
-        if (
-            config.unit == "record"
-            and not config.has_secret_batches
-            and not (algorithm.divisors_cancel and not model.hides_messages(algorithm))
-        ):
+        cancel = algorithm.divisors_cancel and not model.hides_messages(algorithm)
+        if config.unit == "record" and not config.has_secret_batches and not cancel:
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
         release = None if name == WITHOUT_NOISE or config.has_secret_batches else release
@@ -131,25 +120,19 @@ class Accounted:
     def mechanism(self, target: dict[str, Any]) -> Mechanism:
         """The mechanism with the least noise that meets a target, or without noise."""
         losses = self.losses
-        guarantee = losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target)
-        return self._mechanism(guarantee)
+        return self._mechanism(losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target))
 
     def _mechanism(self, guarantee: Guarantee) -> Mechanism:
-        losses = self.losses
-        return Mechanism(cast("LinearAlgorithm", losses.algorithm), guarantee, losses.privacy.trust)
+        return Mechanism(cast("LinearAlgorithm", self.losses.algorithm), guarantee, self.losses.privacy.trust)
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:
         """`Mechanism.objective` in results, the same for all budgets with public batches."""
-        losses = self.losses
-        return objective_fields(self._mechanism(losses.guarantee(0.0)))
+        return objective_fields(self._mechanism(self.losses.guarantee(0.0)))
 
 
 class Plan:
-    """A config with its graph, gossip matrix and task loaded, after all refusals.
-
-    Args: checked: another plan of this call has checked this config.
-    """
+    """A config with its graph, gossip matrix and task loaded, after all refusals; checked: another plan did it."""
 
     def __init__(self, config: Experiment, shared: Shared | None = None, *, checked: bool = False) -> None:
         self.config, self.shared = config, shared or Shared()
@@ -214,10 +197,6 @@ def _place(config: OnGraph) -> OnGraph:
     return OnGraph(config.graph, config.largest_component, config.gossip, config.data_home)
 
 
-def _require_fed(task: Task, seed: int, period: int) -> None:
-    task.instance(seed, period)
-
-
 def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorithm:
     """The algorithm of a name, with its settings or tuned."""
     given, dynamics = config.parameters(name), config.dynamics(gossip)
@@ -225,18 +204,15 @@ def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorith
         algorithm = registry.build(name, dynamics, config.scheme(), **given)
     else:
         size = config.coalition_size or len(config.colluders or ())
-        noise_std = None
-        if registry.is_of_balls_in_bins(name):
-            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
+        target, noise_std = config.target, None
+        if "epsilon" in target:  # which mechanisms for balls-in-bins are made for
+            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **target)
         algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 
 def mechanism_trust(config: Experiment, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
-    """The trust model and the released models of a mechanism; algorithm: the content of a file.
-
-    Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
-    """
+    """The trust model and the released models of a mechanism; algorithm: the content of a file."""
     entry = registry.find_entry(name)
     meant = () if entry is None else entry.models
     if entry is None and algorithm is not None:
@@ -259,11 +235,8 @@ OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
 class Cell:
     """One mechanism, one budget, one rate, one seed, on one graph and task.
 
-    Attributes:
-        config: with exactly one mechanism (error weights in its name) and one seed, in a canonical form by which cells
-            are compared.
-        shared: parts shared by cells of one call; None: made when needed.
-    Raises: InvalidInput: several mechanisms or seeds.
+    Attributes: config: with one mechanism (error weights in its name) and one seed, in a canonical form by which cells
+        are compared; shared: parts shared by cells of one call; None: made when needed.
     """
 
     config: Experiment
@@ -305,10 +278,7 @@ class Cell:
 
     @functools.cached_property
     def hash(self) -> str:
-        """16 hex digits: options, version, and the content of graph, gossip matrix, task and curvature.
-
-        Raises: InvalidInput: a graph, matrix or task that cannot be loaded.
-        """
+        """16 hex digits: options, version, and the content of graph, gossip matrix, task and curvature."""
         shared = self.shared or Shared()
         _, gossip = shared.network(self.config)
         content: dict[str, Any] = {
@@ -348,8 +318,7 @@ def _canonical(config: Experiment) -> Experiment:
 class Grid:
     """Configs that differ in some fields: `Grid(base, {"mu": (0.5, 1.0), "learning_rate": (0.1, 0.5)})` are four.
 
-    Attributes: over: values by field, the last field fastest; point: maps the values of one combination to the changed
-        fields, None for no config.
+    Attributes: over: values by field, the last field fastest; point: from a combination to the changed fields, or None.
     """
 
     base: Experiment
@@ -369,8 +338,7 @@ class Grid:
 
 
 def _at_seed(config: Experiment, seed: int) -> Experiment:
-    """A copy that is not checked again, as nothing else depends on the seed."""
-    copied = copy.copy(config)
+    copied = copy.copy(config)  # not checked again, as nothing else depends on the seed
     object.__setattr__(copied, "first_seed", seed)
     return copied
 
@@ -382,6 +350,5 @@ def alone(config: Experiment, name: str) -> dict[str, Any]:
 
 
 def comparison_cells(config: Experiment, shared: Shared) -> list[Cell]:
-    """Cells of a comparison: every mechanism with every seed, the seed fastest."""
     mechanisms = Grid(config, {"name": config.mechanisms}, lambda chosen: alone(config, chosen["name"]))
     return mechanisms.cells(config.seed_list, shared)

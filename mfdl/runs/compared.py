@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from .. import check, files
 from ..display import Shown, data_frame
 from ..errors import InvalidInput, unknown_name
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..participation import Participation
 from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
+from ..spec import label_of
 from ..training.run import Run
 from .cells import Plan, Shared, comparison_cells
 from .comparing import comparison_grid, run_comparison
@@ -122,10 +122,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
 
 
 def privacy_options(privacy: Privacy | None) -> dict[str, Any]:
-    """Options of a privacy.
-
-    Raises: InvalidInput: an accounting option that comparisons do not have, or a participation without epochs.
-    """
+    """Options of a privacy. Raises: InvalidInput: an accounting option that comparisons do not have."""
     if privacy is None:
         return {}
     check.instance(Privacy, privacy=privacy)
@@ -155,8 +152,6 @@ class ComparedRun:
 
     Its noise is that of the seeds, for research: a known seed makes it subtractable. A model to publish is trained by
     `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`.
-
-    Attributes: name: of the mechanism, with error weights; store: the finished runs.
     """
 
     name: str
@@ -172,10 +167,7 @@ class ComparedRun:
         return self.plan.mechanism(self.name)
 
     def run(self, seed: int | None = None) -> Run:
-        """One seed trained again; models differ from those of the comparison by rounding at most.
-
-        Args: seed: one of `seeds`; default the first.
-        """
+        """One of the `seeds`, default the first, trained again; models differ from the earlier ones by rounding."""
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
@@ -192,14 +184,14 @@ class ComparedRun:
         from ..training.replay import replays
         from .running import replay_config
 
+        @functools.cache
         def trained(seed: int) -> Run:
             config = replay_config(self.mechanism, self.plan.task, seed, self.plan.config)
             return replays([config], lambda *_: None)[0]
 
-        return functools.cache(trained)
+        return trained
 
     def module(self, node: Hashable = 0, seed: int | None = None) -> torch.nn.Module:
-        """The trained module of a node, see `Run.module`."""
         return self.run(seed).module(node)
 
 
@@ -212,10 +204,8 @@ class _Runs(dict[tuple[Any, ...], ComparedRun]):
 class Comparison(Shown):
     """The result of `compare`, and its files.
 
-    Attributes:
-        several: budgets and learning rates by field, where there are several.
-        folder: results.json, steps.mfdl and pictures, as `mfdl compare` writes them.
-        result: the content of results.json.
+    Attributes: several: budgets and learning rates by field, where there are several; folder: results.json, steps.mfdl
+        and pictures, as `mfdl compare` writes them; result: the content of results.json.
     """
 
     config: Experiment
@@ -251,12 +241,9 @@ class Comparison(Shown):
         return rows
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`table` as a data frame."""
         return data_frame(self.table(), COLUMNS)
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Writes `table` as CSV, whole or not at all."""
-
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
@@ -289,17 +276,13 @@ class Comparison(Shown):
     def plot(
         self, ax: Axes | None = None, *, metric: str = "loss", title: bool = True, caption: bool = True
     ) -> Figure | Axes:
-        """The picture: test loss over steps of one budget, or over the budgets with an interval over the seeds.
-
-        Args: ax: axes to draw in; title, caption: whether the figure has them.
-        """
+        """Test loss over steps of one budget, or over the budgets with an interval over the seeds; ax: given axes."""
         from .rendering import plot_budgets, plot_comparison
 
+        more: dict[str, Any] = {"metric": metric, "title": title, "caption": caption}
         if self.several:
-            return plot_budgets(self.result, ax, metric=metric, title=title, caption=caption)
-        figure: Figure | Axes = plot_comparison(
-            self.result, self._steps(), ax, metric=metric, title=title, caption=caption
-        )
+            return plot_budgets(self.result, ax, **more)
+        figure: Figure | Axes = plot_comparison(self.result, self._steps(), ax, **more)
         return figure
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -328,13 +311,12 @@ class Comparison(Shown):
         )
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [
-            (
-                row["mechanism"] if row["mu"] is None else f"{row['mechanism']}, mu {row['mu']:g}",
-                "diverged" if row["final_test_loss_mean"] is None else f"test loss {row['final_test_loss_mean']:.4g}",
-            )
-            for row in self.table()
-        ]
+        rows = []
+        for row in self.table():
+            name, loss = row["mechanism"], row["final_test_loss_mean"]
+            name += "" if row["mu"] is None else f", mu {row['mu']:g}"
+            rows.append((name, "diverged" if loss is None else f"test loss {loss:.4g}"))
+        return rows
 
     def _figure(self) -> Figure | None:
         figure: Any = self.plot()

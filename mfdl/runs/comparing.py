@@ -28,12 +28,12 @@ from .. import files
 from ..algorithms.registry import shortsighted
 from ..engines import Engine
 from ..errors import InvalidInput
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import result_key
 from ..pictures.style import write_figure
 from ..privacy.guarantee_texts import in_common
 from ..progress import Advance, Progress, reporter
+from ..spec import label_of
 from ..training import distributed
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged
@@ -72,9 +72,7 @@ Key = tuple[str, int]  # mechanism, seed
 def earlier_result(
     folder: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
 ) -> dict[str, Any] | None:
-    """results.json of a folder if it is of this very comparison, else None.
-
-    A comparison with more seeds, mechanisms or budgets than the earlier one resumes in its folder.
+    """results.json of a folder if it is of this very comparison, else None; one that only grew resumes in its folder.
 
     Raises: InvalidInput: the folder holds files of another one, or cannot be written.
     """
@@ -123,10 +121,7 @@ def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[st
 
 
 class Folder:
-    """The files of one comparison, derived from its cells in a store.
-
-    Attributes: cells: by mechanism and seed, in order; records, steps_of_run: of the finished ones.
-    """
+    """The files of one comparison, derived from its cells in a store: cells and finished runs by mechanism and seed."""
 
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
@@ -242,10 +237,7 @@ class Folder:
         }
 
     def _view(self) -> dict[str, str | None]:
-        """Attacker and published models, if they are the same for all mechanisms with noise.
-
-        The name of a trust model without parameters says who observes.
-        """
+        """Attacker and published models, if the same for all with noise; a name alone may say who observes."""
         config = self.plan.config
         if not (is_own(config.trust) or config.attackers or config.colluders or config.coalition_size):
             return {"attacker": None, "release": None}
@@ -314,9 +306,9 @@ class Folder:
             "sensitivity": result_sensitivity(mechanism),
             **objective_fields(mechanism),
             **{
-                f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None
+                key: over[key] if name in whole else None
                 for name in measured
-                for kind in ("mean", "std")
+                for key in (f"{name}_mean", f"{name}_std")
             },
             "mu": json_number(guarantee.mu),
             "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
@@ -353,10 +345,8 @@ def run_comparison(
             description; an exception it raises stops the comparison, finished runs stay readable.
     Returns: the content of results.json; at several values, mu, epsilon and learning_rate are lists, and each mechanism
         and run has its mu and lr.
-    Raises:
-        InvalidInput: anything that cannot be used, also a value given twice and a folder that another comparison is
-            writing to, found before any work is done or any file is written.
-        NotConverged: a mechanism's factorization stopped before its tolerance.
+    Raises: InvalidInput: anything that cannot be used, also a value given twice and a folder in use, before any work is
+        done or any file is written. NotConverged: a mechanism's factorization stopped before its tolerance.
     """
     several, folder, shared = several or {}, Path(out), Shared()
     if (config.ranks or 1) > 1:
@@ -389,7 +379,6 @@ def run_comparison(
 
 
 def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Advance) -> dict[str, Any]:
-    """The comparison at one budget and rate; every: the cells of all of them."""
     config, plan, store = part.plan.config, part.plan, part.store
     mechanisms: dict[str, Mechanism] = {}
     for name in config.mechanisms:

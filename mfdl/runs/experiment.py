@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import metrics
 from ..errors import InvalidInput
-from ..given import label_of, value_of
+from ..spec import label_of, value_of
 from . import options
 from .option_files import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
@@ -236,7 +236,7 @@ class Experiment(Protects, OnGraph):
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
-            if registry.is_of_balls_in_bins(name) and self.participation != options.BINS:
+            if not registry.serves(name, self.participation):
                 raise InvalidInput(f"{name} is for balls-in-bins; add --participation {options.BINS}, or leave it out.")
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:
@@ -258,12 +258,11 @@ class Experiment(Protects, OnGraph):
             )
 
     def _check_clipping(self) -> None:
-        """Refuses an unknown rule, and options without meaning where every gradient is normalised."""
         if self.clipping == "flat":
             return
-        from ..training import clip_rules
+        from ..training.clipping import parse_rule
 
-        object.__setattr__(self, "clipping", str(clip_rules.parse(self.clipping, self.clip_norm)))
+        object.__setattr__(self, "clipping", str(parse_rule(self.clipping, self.clip_norm)))
         if self.clip_schedule is not None:
             raise InvalidInput(
                 f"--clip-schedule {self.clip_schedule} changes the norm at which gradients are clipped, and "
@@ -286,7 +285,6 @@ class Experiment(Protects, OnGraph):
             object.__setattr__(self, name, value)
 
     def _expand_design(self) -> None:
-        """Replaces a design by the options that it stands for."""
         from ..planning.design import Design
 
         if self.design is None:
@@ -299,7 +297,7 @@ class Experiment(Protects, OnGraph):
         object.__setattr__(self, "design", None)
 
     def _with_release(self, name: str) -> str:
-        """The name of a mechanism whose error weights are those of the released model, in full."""
+        """The name of a mechanism with its error weights in full."""
         from ..algorithms.registry import WEIGHTS_MARK
 
         base, mark, weights = name.partition(WEIGHTS_MARK)
@@ -369,7 +367,6 @@ class Experiment(Protects, OnGraph):
 
     @property
     def target_mu_or_default(self) -> float | None:
-        """The given mu, or the default one; None where batches are secret."""
         return None if self.has_secret_batches else DEFAULT_MU if self.mu is None else self.mu
 
     @property
@@ -380,7 +377,6 @@ class Experiment(Protects, OnGraph):
         return {"mu": self.target_mu_or_default}
 
     def scheme(self) -> Participation:
-        """The participation, with epochs * period steps; every step at user level."""
         from ..participation import EveryStep
         from ..participation.schemes import SCHEMES
 
@@ -424,7 +420,8 @@ class Experiment(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
-        given = {
-            name: value for name, value in values.items() if name not in USUAL or value not in ((), "", USUAL[name])
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in USUAL or value not in ((), "", USUAL[name])
         }
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

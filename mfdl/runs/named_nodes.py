@@ -13,28 +13,23 @@ import numpy as np
 import scipy.sparse.csgraph
 
 from .. import graphs, trust
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 from ..graphs import SparseGraph
 from ..privacy.owners import Owners, Victim, victim_nodes
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
-from .options import require_member
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-DEFAULT_SIZE = 1
-"""Default size of coalitions."""
+DEFAULT_SIZE = 1  # of coalitions
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The nodes that the options name, and their trust models.
-
-    Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
-    """
+    """The nodes that options name; anybody: without their options, pndp is any node, and coalitions have one node."""
 
     graph: nx.Graph | SparseGraph
     attackers: str | None = None
@@ -54,10 +49,7 @@ class Named:
         return tuple(sorted({graphs.label_index(self.graph, label) for label in labels}))
 
     def owners(self, text: str | None, *, same_steps: bool) -> Owners:
-        """Nodes that may hold one record, of Q or A+B,C+D; None: one node.
-
-        Raises: InvalidInput: neither a number nor groups of two or more labels.
-        """
+        """Nodes that may hold one record, of Q or A+B,C+D; None: one node."""
         if text is None:
             return Owners()
         groups = split(text)
@@ -70,10 +62,7 @@ class Named:
         return Owners(indices, same_steps=same_steps)
 
     def budgets(self, path: Path) -> dict[Any, float]:
-        """mu by the label of each node, from a JSON file of labels as texts.
-
-        Raises: InvalidInput: no such file, or another content.
-        """
+        """mu by the label of each node, from a JSON file of labels as texts."""
         try:
             given = json.loads(path.read_text(encoding="utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
@@ -87,7 +76,7 @@ class Named:
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
-            require_member("trust model", name, trust.base.MODELS)
+            require_known("trust model", name, trust.base.MODELS)
         for field, owners in _models_by_field().items():
             if self._gives(field) and not set(owners) & set(trusts):
                 owner = " or ".join(owners)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, did_you_mean, require_known
-from ..given import PREFIX, Given
+from ..spec import PREFIX, Given
 
 if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm
@@ -66,11 +66,6 @@ Known = Mapping[str, tuple[str, Any, Option | None]]
 """Name in files -> field, type of its values, and its option where it has one."""
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file. Raises: InvalidInput: it cannot be read, or is no TOML."""
-    return OptionFile(path).content
-
-
 def spelled(flag: str) -> str:
     """The documented flag: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
     return "mechanism" if flag == "mechanisms" else flag
@@ -81,7 +76,6 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def is_tuple(kind: Any) -> bool:
-    """Whether a field holds several texts."""
     return typing.get_origin(kind) is tuple or any(typing.get_origin(part) is tuple for part in typing.get_args(kind))
 
 
@@ -102,10 +96,7 @@ class GivenOption:
         return is_tuple(self.kind)
 
     def checked(self, value: Any, kind: Any = None) -> Any:
-        """A value, of this entry or of its list, converted to the type of its field or to `kind`.
-
-        Raises: InvalidInput: a value of another type; a number in quotes is a text.
-        """
+        """A value, of this entry or of its list, converted to the type of its field or to `kind`."""
         kind = self.kind if kind is None else kind
         (plain,) = [each for each in typing.get_args(kind) if each is not types.NoneType] or [kind]
         allowed = {float: (int, float), Path: (str,)}.get(plain, (plain,))
@@ -120,10 +111,7 @@ class GivenOption:
 
 
 class OptionFile:
-    """A file of options; path: as messages name it; content: its keys and tables.
-
-    Raises: InvalidInput: it cannot be read, is no TOML, or no answer of an earlier run.
-    """
+    """A file of options; path: as messages name it; content: its keys and tables."""
 
     def __init__(self, path: Path, flag: str = "") -> None:
         """flag: the option that gives the path, where it may be a results.json too."""
@@ -235,27 +223,19 @@ def _mechanisms(mechanisms: Any) -> Any:
     return (_mechanism(mechanisms),)
 
 
-AS_TEXT: dict[str, Callable[[Any], Any]] = {
-    "graph": _graph,
-    "gossip": _gossip,
-    "task": _task,
-    "mechanisms": _mechanisms,
-}
+AS_TEXT: dict[str, Callable[[Any], Any]]
+AS_TEXT = {"graph": _graph, "gossip": _gossip, "task": _task, "mechanisms": _mechanisms}
 """Conversions by option; the trust model has `trust_text`, since it needs an algorithm."""
 
 
 def as_text(option: str, value: Any) -> Any:
-    """The value of an option in configs: texts unchanged, paths as texts, objects as `Given`.
-
-    Raises: InvalidInput: an object that the option does not take.
-    """
+    """The value of an option in configs: texts unchanged, paths as texts, objects as `Given`."""
     if value is None or isinstance(value, str) or option not in AS_TEXT:
         return value
     return os.fspath(value) if isinstance(value, os.PathLike) else AS_TEXT[option](value)
 
 
 def trust_text(trust: TrustModel, algorithm: LinearAlgorithm) -> Given[TrustModel]:
-    """A trust model by its name and by what it sees and knows of an algorithm, whose noise is local."""
     return Given.named(trust.name, trust.fingerprint(algorithm), trust)
 
 

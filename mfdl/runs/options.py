@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from ..errors import InvalidInput, require_known
-from ..given import value_of
-from ..graph_formats import SUFFIXES
+from ..errors import InvalidInput
+from ..graphs.file_links import SUFFIXES
+from ..spec import value_of
 from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:
@@ -48,12 +48,8 @@ ONLY_PUBLIC = {
     ),
 }
 """Options that participations with secret batches do not take, and why."""
-MAX_STEPS = 10**6
-"""Largest number of steps: beyond it a typing error would exhaust the machine before any refusal."""
-MAX_SEEDS = 10**5
-"""Largest number of seeds, for the same reason."""
-LARGEST_SEED = 2**63 - 1
-"""Tables hold seeds as int64."""
+MAX_STEPS, MAX_SEEDS = 10**6, 10**5  # beyond these a typing error would exhaust the machine before any refusal
+LARGEST_SEED = 2**63 - 1  # tables hold seeds as int64
 
 
 Graph = Annotated[
@@ -154,10 +150,7 @@ class Config:
     SEVERAL: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Keeps several texts, given as any sequence or as one text A,B, as a tuple.
-
-        Raises: InvalidInput: another type, or a value against the rule of its field.
-        """
+        """Keeps several texts, given as any sequence or as one text A,B, as a tuple."""
         for name, (kind, option, _) in self.fields().items():
             value = as_text(name, given := getattr(self, name))
             if value is not given:
@@ -192,10 +185,7 @@ class Config:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
-        """The config in a file: TOML, or the results.json of an earlier run; `changed` fields win over it.
-
-        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
-        """
+        """The config in a file: TOML, or the results.json of an earlier run; `changed` fields win over it."""
         fields, values = cls.fields(), cls.in_file(Path(path))
         for name, value in values.items():  # several numbers, as A,B, are for the command line
             if name in cls.SEVERAL and isinstance(value, str):
@@ -205,10 +195,7 @@ class Config:
 
     @classmethod
     def in_file(cls, path: Path, of_the_caller: Collection[str] = tuple(OF_THE_CALLER)) -> dict[str, Any]:
-        """The values in a file by field; lists of texts are joined to A,B but where options are repeated.
-
-        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another type than its field.
-        """
+        """The values in a file by field; lists of texts are joined to A,B but where options are repeated."""
         file = OptionFile(path, "--config")
         for table in file.tables:
             if table not in TABLES:
@@ -340,11 +327,9 @@ class TakesPart(Protects):
 
     @property
     def has_secret_batches(self) -> bool:
-        """Whether it is secret which steps a record joins."""
         return self.participation in SECRET
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
-        """The participation of the options at their unit of privacy."""
         from ..participation import Cyclic
         from ..participation.schemes import SCHEMES
 
@@ -389,7 +374,6 @@ def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | Flo
 
 
 def require_for_secret_batches(config: Config) -> None:
-    """Refuses options that secret batches do not have, and a rate without or against its need."""
     name, rate = getattr(config, "participation", None), getattr(config, "sampling_rate", None)
     if (rate is None) == (name in SAMPLED_AT_A_RATE):
         raise InvalidInput(
@@ -412,15 +396,6 @@ def weights_in_full(text: str, release_model: str, curvature: str | None) -> str
 
     text = released_in_full(text, release_model)
     return text if curvature is None or "/curvature=" in text else f"{text}/curvature={curvature}"
-
-
-# ---- what several commands check ------------------------------------------------------------------------------------
-
-
-def require_member(kind: str, name: str | None, known: Collection[str]) -> None:
-    """Refuses an unknown name, with the nearest one; None is allowed."""
-    if name is not None:
-        require_known(kind, name, known)
 
 
 def require_seeds(seeds: int, first_seed: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__, display
 from ..errors import InvalidInput
-from ..given import label_of
+from ..spec import label_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Refuses a file name that could not be written later; leaves nothing behind, not even a folder.
-
-    Raises: InvalidInput: a folder, an impossible name, or a nearest existing parent that cannot be written.
-    """
+    """Refuses a file name that could not be written later; leaves nothing behind, not even a folder."""
     target = Path(path)
     _require_name(target)
     if target.is_dir():
@@ -85,11 +82,7 @@ def rounded_up(value: float | str) -> str:
 
 
 def mu_rounded_up(value: float | str) -> str:
-    """Six digits, rounded up, as guarantees print mu.
-
-    >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
-    ('2.00001', 'inf')
-    """
+    """Six digits, rounded up, as guarantees print mu."""
     return display.rounded_up(float(value), 6)
 
 
@@ -162,15 +155,12 @@ def target_in_words(result: Mapping[str, Any]) -> str:
     return ", ".join([*words, f"epsilon = {rounded_up(epsilon)} at delta = {result['delta']:g}"])
 
 
-def versions() -> dict[str, str]:
-    return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
-
-
 @functools.cache
-def _versions_of_packages() -> dict[str, str]:
-    import importlib.metadata
+def versions() -> dict[str, str]:
+    from importlib.metadata import version
 
-    return {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
+    packages = {name: version(name) for name in ("numpy", "scipy", "torch")}
+    return {"mfdl": __version__, "python": platform.python_version(), **packages}
 
 
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from ..errors import InvalidInput, require_known
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee_texts import DELTA
-from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
-from ..privacy.losses import Losses
+from ..privacy.losses import LOSS_METRICS, Cells, Losses, LossTable, worst_in_words
 from ..privacy.questions import Privacy, lipschitz_notes, require_unit
 from ..privacy.victim_sensitivity import VictimSensitivity
 from ..progress import Progress, reporter
@@ -53,7 +52,6 @@ def pairwise_losses(
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
         accounting: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
-    Raises: InvalidInput: jobs below 1, or refusals of `sensitivity_by_victim`.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
     everybody = list(range(algorithm.num_nodes))
@@ -126,7 +124,6 @@ class PairwiseLosses(LossTable):
         return int(equal_to_largest(self._numbers(adaptive=adaptive)).sum())
 
     def _numbers(self, *, adaptive: bool) -> list[float]:
-        """Squared sensitivities of all pairs, attacker after attacker."""
         every = (loss for losses in self.of_attackers.values() for loss in losses.sensitivities)
         return [loss.number(adaptive=adaptive).squared for loss in every]
 
@@ -183,13 +180,11 @@ class PairwiseLosses(LossTable):
         )
 
     def _rows(self) -> list[tuple[str, str]]:
-        labels = self.algorithm.dynamics.gossip.labels
+        labels, first = self.algorithm.dynamics.gossip.labels, list(self.of_attackers.items())[:SHOWN_NODES]
+        words = "{} victims, worst sensitivity {}".format
         return [
-            (
-                f"attacker {labels[v]}",
-                f"{len(losses.sensitivities)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
-            )
-            for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
+            (f"attacker {labels[v]}", words(len(losses.sensitivities), rounded_up(losses.worst.value, 4)))
+            for v, losses in first
         ]
 
     def _figure(self) -> Figure | None:

@@ -55,10 +55,8 @@ MARKERS = {NON_ADAPTIVE: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
 class Curve:
     """One line of a loss-by-distance picture.
 
-    Attributes:
-        kind: decides colour and marker: "non-adaptive", "adaptive", "squared" or "coded".
-        name, words: printed beside the line and below the name.
-        distances: hops from the attacker, one per victim; losses: one per victim, may be inf.
+    Attributes: kind: decides colour and marker; name, words: printed beside the line and below the name; distances:
+        hops from the attacker, and losses, perhaps inf, of each victim.
     """
 
     kind: str
@@ -86,11 +84,8 @@ def by_distance(distances: ArrayLike, losses: ArrayLike) -> list[AtDistance]:
     AtDistance(distance=1, victims=2, lowest=1.0, mean=2.0, highest=3.0)
     """
     hops, values = np.asarray(distances), np.asarray(losses, dtype=np.float64)
-    out = []
-    for distance in np.unique(hops):
-        here = values[hops == distance]
-        out.append(AtDistance(int(distance), here.size, float(here.min()), float(here.mean()), float(here.max())))
-    return out
+    groups = {int(distance): values[hops == distance] for distance in np.unique(hops)}
+    return [AtDistance(d, at.size, float(at.min()), float(at.mean()), float(at.max())) for d, at in groups.items()]
 
 
 def plot_by_distance(
@@ -104,10 +99,8 @@ def plot_by_distance(
 ) -> Any:
     """Loss over distance from the attacker, logarithmic: mean as a line, minimum and maximum as a bar.
 
-    Args:
-        local: the loss under LDP, drawn as a horizontal line; None or inf: no line.
-        measure: name of the losses.
-        ax: axes to draw in and to return, here and in all pictures of this file; default a Figure with the caption.
+    Args: local: the loss under LDP, a horizontal line; None or inf: none. measure: name of the losses. ax: axes to
+        draw in and to return, here and in all pictures of this file; default a Figure with the caption.
     """
     figure, axes = _page(title, caption, ax, width=9.6, body=4.7, plot=(0.085, 0.60))
     draw_by_distance(axes, curves, local=local, measure=measure)
@@ -243,14 +236,7 @@ def plot_graph(
 
 
 def _page(
-    title: str,
-    caption: str,
-    ax: Axes | None,
-    *,
-    width: float,
-    body: float,
-    plot: tuple[float, float],
-    below: float = 0.5,
+    title: str, caption: str, ax: Axes | None, *, width: float, body: float, plot: tuple[float, ...], below: float = 0.5
 ) -> tuple[Figure | None, Axes]:
     """A figure with title above and caption below one picture; given axes get the title, and no figure is made.
 
@@ -277,5 +263,4 @@ def _colour_bar(figure: Figure | None, axes: Axes, mappable: Any, words: str) ->
         return
     box = axes.get_position()
     beside = figure.add_axes((box.x1 + 0.025, box.y0 + 0.12 * box.height, 0.018, 0.76 * box.height))
-    bar = figure.colorbar(mappable, cax=beside)
-    name_bar(bar, words)
+    name_bar(figure.colorbar(mappable, cax=beside), words)

@@ -13,10 +13,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from scipy import stats
 
 from ..errors import InvalidInput, require_known
-from ..given import label_of
 from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.style import LINE_INCHES, caption_lines, mechanism_looks, quiet, write_caption
+from ..spec import label_of
 from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
@@ -37,9 +37,8 @@ def plot_comparison(
 ) -> Any:
     """Test loss over steps beside final losses: a Figure of its own, or the given axes with the curves over steps.
 
-    Args:
-        result: of `run_comparison`; runs: the evaluated steps of each run.
-        metric: "loss", "accuracy", or a requested one; title, caption: whether the figure has them.
+    Args: result: of `run_comparison`; runs: the evaluated steps of each run; metric: "loss", "accuracy", or a requested
+        one; title, caption: whether the figure has them.
     """
     require_known("metric", metric, WORDS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
@@ -91,10 +90,7 @@ def _target(result: dict[str, Any]) -> str:
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[str, Mapping[int, float | None]]) -> str:
-    """The finding, claimed only as far as every seed agrees, and never of models that learned nothing.
-
-    Args: ended: final test losses, by label and seed.
-    """
+    """The finding, claimed only as far as every seed agrees, and never of models that learned nothing."""
     target = _target(result)
     if result.get("finding"):
         return f"{result['finding']} at {target}"
@@ -220,10 +216,7 @@ def plot_budgets(
     caption: bool = True,
     width: float = 7.0,
 ) -> Figure | Axes:
-    """Final test loss over the budgets of a comparison, or the given axes with the curves; width in inches.
-
-    Raises: InvalidInput: a metric that was not measured.
-    """
+    """Final test loss over the budgets of a comparison, or the given axes with the curves; width in inches."""
     require_known("metric", metric, WORDS)
     if any(result_key("final", metric) not in run for run in result["runs"]):
         raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")

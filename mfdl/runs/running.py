@@ -23,10 +23,10 @@ from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
 from ..factorization.solutions import Solutions
-from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import metric_of
 from ..progress import Advance, Progress, reporter
+from ..spec import label_of
 from ..training import replay, tasks
 from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
@@ -42,10 +42,8 @@ from .sweep_config import SweepConfig, halved
 class CellJob:
     """Cells on their way to a worker, which trains them together.
 
-    Attributes:
-        hashes: of the cells here; wanted: which of them the store lacks, the others are trained again beside them.
-        call: identifies the call, so that a worker discards parts of an earlier one.
-        store: its folder; mechanisms, checkpoints, strict: as for `run_missing`.
+    Attributes: wanted: which the store lacks, the others are trained again beside them; call: identifies the call, so
+        that a worker discards parts of an earlier one; mechanisms, checkpoints, strict: as for `run_missing`.
     """
 
     cells: tuple[Cell, ...]
@@ -82,7 +80,6 @@ class Answer:
 
 
 def all_but(cell: Cell, *names: str) -> tuple[Any, ...]:
-    """The options of a cell but for `names`."""
     return tuple(getattr(cell.config, field) for field in cell.config.fields() if field not in names)
 
 
@@ -210,7 +207,6 @@ def _answer(
 def replay_config(
     mechanism: Mechanism, task: tasks.Task, seed: int, config: Experiment, checkpoints: Path | None = None
 ) -> ReplayConfig:
-    """The arguments of one seed of a mechanism."""
     same = config.values("metrics", "clipping", "step_rule", "device")
     same |= {"eval_every": config.eval_every or config.period, "clip_schedule": config.clips}
     same |= {"period": config.period if config.unit == "user" else None, "checkpoint_folder": checkpoints}
@@ -284,8 +280,8 @@ def run_cells(
         progress: as for `mfdl.runs.comparing.run_comparison`; one step is one training step.
         header: further content of sweep.json; then these cells are all that it lists.
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
-    Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
-        that cannot be reached. An error in a cell does not stop the others.
+    Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing. An error in a
+        cell does not stop the others.
     """
     folder = store if isinstance(store, Store) else Store(store)
     shared = Shared(Solutions(folder.folder / FACTORIZATIONS))
@@ -406,7 +402,6 @@ def sweep(
         config = SweepConfig.load(config, **options)
     elif options:
         raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
-
     store, screen = Store(out), reporter(progress, words=2)
     header: dict[str, Any] = {"config": config.options()}
     if config.converted:
@@ -422,7 +417,6 @@ def _tuned(
     config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, screen: Any
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The cells of the chosen rates, and the choices."""
-
     assert config.tuning is not None
     groups: dict[str, dict[float, Cell]] = {}
     for cell in cells:
@@ -430,15 +424,12 @@ def _tuned(
 
     def seed_losses(settings: Sequence[tuple[str, float]], seeds: Sequence[int]) -> dict[tuple[str, float], np.ndarray]:
         tried = {s: [_at(groups[s[0]][s[1]], seed) for seed in seeds] for s in settings}
-        every = [cell for cells_of_one in tried.values() for cell in cells_of_one]
+        every = [cell for of_one in tried.values() for cell in of_one]
         run_cells(every, store, engine, progress=screen, header={"config": config.options()})
-        return {
-            setting: np.array([_loss(store, cell) for cell in cells_of_one]) for setting, cells_of_one in tried.items()
-        }
+        return {setting: np.array([_loss(store, cell) for cell in of_one]) for setting, of_one in tried.items()}
 
-    best = halved(
-        {name: [(name, rate) for rate in rates] for name, rates in groups.items()}, config.tuning, seed_losses
-    )
+    settings = {name: [(name, rate) for rate in rates] for name, rates in groups.items()}
+    best = halved(settings, config.tuning, seed_losses)
     chosen = {name: rate for name, (_, rate) in best.items()}
     choices = [{**_named_target(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
     return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], choices

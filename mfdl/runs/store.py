@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from .. import archive, check, errors, files
 from ..archive import SUFFIX
 from ..errors import InvalidInput
-from ..storable import storable
+from ..spec import storable
 from .output import require_folder, versions
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def names(place: str = "", level: str = "") -> tuple[str, ...]:
 
 
 def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[str, Any]:
-    """Columns of a group of runs that differ in their seeds; a metric is aggregated as a loss is."""
     aggregates = {column.name: column.aggregate for column in COLUMNS}
     columns: dict[str, Any] = {}
     for name in over:
@@ -136,7 +135,6 @@ def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[s
 
 
 def is_of_run(record: Any) -> bool:
-    """Whether a record has the fields of a run of this version."""
     of_run = [column for column in COLUMNS if "run" in column.places]
     return isinstance(record, dict) and all(isinstance(record.get(column.name), column.types) for column in of_run)
 
@@ -195,26 +193,20 @@ class RunSteps:
         return {name: each_step[name] if name in each_step else np.full(len(self), same[name]) for name in order}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`columns` as a data frame. Raises: MissingExtra: pandas is not installed."""
         installed = errors.imported("pandas", "a data frame", "take columns(), which gives arrays")
         frame: pandas.DataFrame = installed.DataFrame(self.columns())
         return frame
 
     def _values(self, metric: str) -> NDArray[np.float64]:
-        missing = np.full(len(self.steps), np.nan)
-        return self.values.get(metric, missing)
+        return self.values.get(metric, np.full(len(self.steps), np.nan))
 
 
 def save_steps(path: str | os.PathLike[str], runs: Iterable[RunSteps]) -> Path:
-    """Writes the steps of runs, atomically. Raises: InvalidInput: the path cannot be written."""
     return archive.write(path, KIND, {"runs": list(runs)})
 
 
 def load_steps(path: str | os.PathLike[str]) -> list[RunSteps]:
-    """The steps of runs from `steps.mfdl` of a comparison, or from a cell's file of a sweep.
-
-    Raises: InvalidInput: no such file, or a damaged one.
-    """
+    """The steps of runs from `steps.mfdl` of a comparison, or from a cell's file of a sweep."""
     content = archive.read(path, KIND)
     with archive.refusing(path, KIND):
         return list(content["runs"])
@@ -237,10 +229,7 @@ class Status:
 
 
 class Store:
-    """The cells of a folder. One process at a time writes, any number may read.
-
-    Raises: InvalidInput: a folder that cannot be written.
-    """
+    """The cells of a folder. One process at a time writes, any number may read."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = check.path(folder=folder)
@@ -248,20 +237,15 @@ class Store:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """A folder that holds a sweep. Raises: InvalidInput: it holds none, or its sweep.json cannot be read."""
+        """A folder that holds a sweep."""
         store = cls(folder)
         if not (store.folder / SWEEP).is_file():
             raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
         store.sweep()
         return store
 
-    # ---- reading ---------------------------------------------------------------------------------------------------
-
     def sweep(self) -> dict[str, Any]:
-        """The content of sweep.json; without the file that of a sweep without cells.
-
-        Raises: InvalidInput: it cannot be read.
-        """
+        """The content of sweep.json; without the file that of a sweep without cells."""
         path = self.folder / SWEEP
         if not path.exists():
             return {"cells": [], "config": None, "versions": versions()}
@@ -275,7 +259,6 @@ class Store:
         return [str(name) for name in self.sweep()["cells"]]
 
     def is_finished(self, cell: str | Cell) -> bool:
-        """Whether a cell, or that of a hash, needs no run."""
         return self.record(cell) is not None
 
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
@@ -285,7 +268,6 @@ class Store:
         return record if is_of_run(record) and self._steps_path(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
-        """Records of the finished cells, in the order of the sweep."""
         every = (self.record(name) for name in self.hashes)
         return [record for record in every if record is not None]
 
@@ -322,8 +304,6 @@ class Store:
             return []
         return [timing for timing in map(_parsed, lines) if timing is not None]
 
-    # ---- writing ---------------------------------------------------------------------------------------------------
-
     def require_places(self, cells: Iterable[Cell]) -> None:
         """Refuses folders that stand where the records of cells belong, before files of an earlier run are removed."""
         for cell in cells:
@@ -348,7 +328,6 @@ class Store:
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 
     def discard(self, cells: Iterable[Cell]) -> None:
-        """Marks cells as not finished."""
         for cell in cells:
             (self.folder / CELLS / f"{cell.hash}.json").unlink(missing_ok=True)
 

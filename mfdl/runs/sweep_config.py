@@ -39,7 +39,6 @@ class Tuning:
         first_round: number of seeds of the first round.
         share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
         by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left.
-    Raises: InvalidInput: a value out of range.
     """
 
     seeds: int = 4
@@ -60,7 +59,6 @@ class Tuning:
             raise InvalidInput(f"first_round must be at most seeds={self.seeds}, got {self.first_round}.")
 
     def require_fresh(self, seeds: Sequence[int]) -> None:
-        """Refuses seeds of a table among those of the choice."""
         both = sorted(set(seeds) & set(self.rounds()[-1]))
         if both:
             raise InvalidInput(
@@ -161,8 +159,9 @@ class SweepConfig:
         for name, values in self.lists.items():
             for value in values:
                 changed = {**options, **first, name: value}
-                if changed.get("participation") != BINS and "mechanisms" in changed:
-                    public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
+                scheme = changed.get("participation", Experiment.participation)
+                if scheme != BINS and "mechanisms" in changed:
+                    public = (each for each in self.common.mechanisms if registry.serves(each, scheme))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
                 Experiment(**_budgeted(changed | self._trust_options(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
@@ -177,15 +176,11 @@ class SweepConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
-        """The config in a TOML file: keys outside of tables, `[sweep]` and `[tuning]`; `changed` fields win.
-
-        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
-        """
+        """The config in a TOML file: keys outside of tables, `[sweep]` and `[tuning]`; `changed` fields win."""
         return cls.written(SweepFile.read(path), **changed)
 
     @classmethod
     def written(cls, file: SweepFile, **changed: Any) -> SweepConfig:
-
         def build(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
             config = cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
             if options.get("epsilon") is not None and "delta" not in {**options, **changed}:
@@ -196,7 +191,6 @@ class SweepConfig:
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds of the sweep, without those of tuning."""
         return self.common.seed_list
 
     def options(self) -> dict[str, Any]:
@@ -219,8 +213,6 @@ class SweepConfig:
             for mu in self.lists.get("mu", ())
         ]
 
-    # ---- cells -----------------------------------------------------------------------------------------------------
-
     def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
         """Cells over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
 
@@ -240,7 +232,7 @@ class SweepConfig:
         name, trust = values.pop("mechanism"), values["trust"]
         if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
             return None
-        if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
+        if not registry.serves(name, values["participation"]):
             return None  # it comes with balls-in-bins
         single = alone(self.common, name)
         return _budgeted({**values, **self._trust_options(trust), **single, "delta": self.common.delta})
@@ -304,11 +296,7 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-    """The content of a file.
-
-    Attributes: options: by field of `Experiment`; tuning: by field of `Tuning`, None without that table; caller:
-        by key of `OF_THE_CALLER`; entries: by field, those of tuning as tuning.FIELD.
-    """
+    """The content of a file: options by field of `Experiment`, entries by field, those of tuning as tuning.FIELD."""
 
     file: OptionFile
     options: dict[str, Any]
@@ -318,10 +306,6 @@ class SweepFile:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a file.
-
-        Raises: InvalidInput: it cannot be read, is no TOML, or has an unknown key or one of another type.
-        """
         file = OptionFile(Path(path))
         read = cls(file, {}, {} if TUNING in file.content else None, {}, {})
         known = Experiment.known_in_files(dict.fromkeys(OF_THE_CALLER, str))
@@ -331,9 +315,8 @@ class SweepFile:
                 read.caller[entry.name] = entry.checked(entry.value)
             else:
                 read.options[entry.name] = _typed(entry)
-        of_tuning: Known = {
-            field.name.replace("_", "-"): (field.name, None, None) for field in dataclasses.fields(Tuning)
-        }
+        names = [field.name for field in dataclasses.fields(Tuning)]
+        of_tuning: Known = {name.replace("_", "-"): (name, None, None) for name in names}
         for entry in file.entries(of_tuning, TUNING):
             read.entries[f"{TUNING}.{entry.name}"] = entry
             read.tuning[entry.name] = entry.value  # type: ignore[index]  # there is such a table

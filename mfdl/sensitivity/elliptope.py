@@ -81,9 +81,8 @@ def maximise(
 
     Matrices whose closed-form bound is not yet exact go through a primal-dual interior-point method (the direction of
     Helmberg, Rendl, Vanderbei and Wolkowicz, SIAM J. Optim. 6, 1996), all of them at once: with Z = diag(lam) - X,
-    solve
-    (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic nor
-    its convergence carries the guarantee; see `_certify`.
+    solve (Z^-1 o U) dlam = mu diag(Z^-1) - 1 and set dU = mu Z^-1 - U - sym(Z^-1 diag(dlam) U). Neither its arithmetic
+    nor its convergence carries the guarantee; see `_certify`.
 
     Args: as of `closed_form_bounds`; tolerance: relative gap to stop at, below about 1e-10 rounding decides;
         max_iterations: Newton steps; 10 to 20 are usual.
@@ -119,12 +118,11 @@ def _checked(grams: ArrayLike, entry_error: ArrayLike | None) -> tuple[FloatArra
     if np.isnan(X).any():
         where = tuple(int(i) for i in np.argwhere(np.isnan(X))[0])
         raise InvalidInput(f"grams must not be nan, got nan at index {where}.")
-    error = np.zeros(1) if entry_error is None else np.asarray(entry_error, dtype=np.float64)
-    if entry_error is not None and error.shape != X.shape:
+    error = np.broadcast_to(0.0, X.shape) if entry_error is None else np.asarray(entry_error, dtype=np.float64)
+    if error.shape != X.shape:
         raise InvalidInput(f"entry_error must have the shape of grams, {X.shape}, got {error.shape}.")
     if not (error >= 0).all():
         raise InvalidInput("entry_error must be >= 0 in every entry.")
-    error = np.broadcast_to(error if entry_error is not None else 0.0, X.shape)
     flipped = X.transpose(0, 2, 1)
     if not np.array_equal(X, flipped):  # only the symmetric part enters sum X[s, t] <g_s, g_t>
         with np.errstate(invalid="ignore"):
@@ -141,16 +139,13 @@ def _chunks(X: FloatArray) -> list[slice]:
 
 
 def close(upper: FloatArray, lower: FloatArray, tolerance: float) -> BoolArray:
-    """Whether two bounds count as one number: upper <= (1 + tolerance) lower."""
-    met: BoolArray = upper <= lower * (1 + tolerance)
-    return met
+    return np.asarray(upper <= lower * (1 + tolerance))
 
 
 def _sum_up(values: FloatArray) -> FloatArray:
     """Sums over the last axis of numbers >= 0, rounded up: m roundings in any order lose at most m units each."""
     m = values.shape[-1] + 2
-    total: FloatArray = values.sum(axis=-1) * (1 + 2 * m * UNIT)
-    return total
+    return np.asarray(values.sum(axis=-1) * (1 + 2 * m * UNIT))
 
 
 def _row_sums_up(values: FloatArray) -> FloatArray:
@@ -162,9 +157,7 @@ def _eigenvalue_error(M: FloatArray) -> FloatArray:
 
     eigvalsh is backward stable; k eps ||M||_F leaves ample room, and 4 UNIT ||M||_F covers the entries.
     """
-    k = M.shape[-1]
-    size: FloatArray = np.sqrt((M * M).sum(axis=(1, 2)))
-    return (4 * k + 8) * UNIT * size
+    return np.asarray((4 * M.shape[-1] + 8) * UNIT * np.sqrt((M * M).sum(axis=(1, 2))))
 
 
 def _scaled(X: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -190,7 +183,6 @@ def _restored_down(values: FloatArray, exponent: IntArray) -> FloatArray:
 
 
 def _closed_form(X: FloatArray, error: FloatArray, tolerance: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(upper, lower, weights) from closed-form dual points and from sign vectors."""
     B, k = X.shape[:2]
     if k == 0 or B == 0:
         return np.zeros(B), np.zeros(B), np.zeros((B, k))
@@ -228,8 +220,7 @@ def scale_to_feasible(X: FloatArray, direction: FloatArray) -> FloatArray:
     root = 1 / np.sqrt(d)
     M = X * root[:, :, None] * root[:, None, :]
     top = np.linalg.eigvalsh(M)[:, -1] + _eigenvalue_error(M)
-    lam: FloatArray = (np.maximum(top, 0.0)[:, None] / (root * root)) * (1 + 4 * UNIT)
-    return lam
+    return np.asarray((np.maximum(top, 0.0)[:, None] / (root * root)) * (1 + 4 * UNIT))
 
 
 def _sign_value(X: FloatArray) -> FloatArray:
@@ -255,16 +246,14 @@ def _sign_value(X: FloatArray) -> FloatArray:
         closer = (signs == 0) & (link_size > reach * (1 + SAME))
         reach = np.where(closer, link_size, reach)
         pull = np.where(closer, np.where(link < 0, -sign[:, None], sign[:, None]), pull)
-    value: FloatArray = ((X @ signs[:, :, None])[:, :, 0] * signs).sum(axis=1)
-    return value
+    return np.asarray(((X @ signs[:, :, None])[:, :, 0] * signs).sum(axis=1))
 
 
 def _lower(value: FloatArray, X: FloatArray, slack: FloatArray) -> FloatArray:
     """A computed <X, U>, |U| <= 1, less its roundings and less what the errors of X can take away; at least 0."""
     k = X.shape[1]
     off = (2 * k + 16) * UNIT * np.abs(X).sum(axis=(1, 2)) + slack.sum(axis=1)
-    result: FloatArray = np.maximum((value - off) * (1 - 2 * UNIT), 0.0)  # the true X is PSD: its maximum is >= 0
-    return result
+    return np.maximum((value - off) * (1 - 2 * UNIT), 0.0)  # the true X is PSD: its maximum is >= 0
 
 
 def _certify(X: FloatArray, lam: FloatArray, slack: FloatArray) -> FloatArray:
@@ -274,8 +263,7 @@ def _certify(X: FloatArray, lam: FloatArray, slack: FloatArray) -> FloatArray:
     Z[:, np.arange(k), np.arange(k)] += lam
     # the subtraction is off by one rounding of a diagonal entry of Z, within the entries' share of the error
     deficit = np.maximum(_eigenvalue_error(Z) - np.linalg.eigvalsh(Z)[:, 0], 0.0)
-    weights: FloatArray = (np.maximum(lam, 0.0) + deficit[:, None] + slack) * (1 + 4 * UNIT)
-    return weights
+    return np.asarray((np.maximum(lam, 0.0) + deficit[:, None] + slack) * (1 + 4 * UNIT))
 
 
 def _interior_point(
@@ -345,8 +333,7 @@ def _interior_point(
 def _step_length(change: FloatArray) -> FloatArray:
     """The largest step <= 1 that keeps I + step * change positive definite with a margin, shape (B,)."""
     least = np.linalg.eigvalsh(0.5 * (change + change.transpose(0, 2, 1)))[:, 0]
-    length: FloatArray = np.minimum(1.0, 0.9 / np.maximum(-least, 1e-300))
-    return length
+    return np.minimum(1.0, 0.9 / np.maximum(-least, 1e-300))
 
 
 def _cholesky(M: FloatArray, sound: BoolArray) -> FloatArray:

@@ -50,10 +50,7 @@ from .patterns import PatternBound, bound
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BandedGram:
-    """X = C^T C of a banded C by its diagonals.
-
-    Attributes: columns: C[t + j, t] at [t, j], shape (T, w), 0 where t + j >= T.
-    """
+    """X = C^T C of a banded C by its diagonals: C[t + j, t] at [t, j], shape (T, w), 0 where t + j >= T."""
 
     columns: FloatArray
 
@@ -175,10 +172,7 @@ def _banded_separated(gram: BandedGram, patterns: PatternSet) -> tuple[float, tu
 
 
 def _with_earlier(linked: list[FloatArray], uses: int, separation: int) -> list[FloatArray]:
-    """2 |X[t - lag, t]| + far[lag, t] of at most `uses` uses before t, the last of them at this lag.
-
-    Args: linked: 2 |X[t - lag, t]| for lag = b, b + 1, ...
-    """
+    """2 |X[t - lag, t]| + far[lag, t] of at most `uses` uses before t, the last at this lag, for lags b, b + 1, ..."""
     inside = min(uses, -(-len(linked) // separation))  # so many meet the band
     if inside <= 1:
         return linked
@@ -192,10 +186,7 @@ def _with_earlier(linked: list[FloatArray], uses: int, separation: int) -> list[
 def _one_more(
     linked: list[FloatArray], fewer: list[FloatArray] | None, separation: int
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """(sums with the last use at each lag, the largest of those from each lag on), one use more than in `fewer`.
-
-    Args: fewer: the second of them; None: of any number of uses.
-    """
+    """(sums with the last use at each lag, the largest from each lag on), one more use than `fewer` (None: any)."""
     count = len(linked)
     together, heaviest = list(linked), list(linked)
     for i in reversed(range(count)):

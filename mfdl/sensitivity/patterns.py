@@ -48,8 +48,6 @@ class PatternBound:
     Attributes:
         upper: never below the truth; may be inf.
         lower: never above the truth; attained on `pattern`, or on one that shows the same up to rounding.
-        exact: whether upper <= (1 + tolerance) lower.
-        pattern: steps, sorted.
     """
 
     upper: float
@@ -59,7 +57,6 @@ class PatternBound:
 
     @classmethod
     def between(cls, upper: float, lower: float, pattern: Sequence[int]) -> PatternBound:
-        """Exact where the ends meet within TOLERANCE."""
         return cls(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(pattern))
 
 
@@ -109,7 +106,6 @@ def bounds(
             interior-point method of `elliptope` on each pattern that can matter, or lam and the free entries optimised
             to the end and a search for a bad pattern.
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
-        tolerance: relative gap at which upper and lower count as one number.
 
     Guarantees: upper is never below and lower never above the true value, whatever the method. With method "exact" and
         enumerated patterns, `exact` is True unless rounding errors or entry_error exceed the tolerance. Without
@@ -272,7 +268,6 @@ def _attained(
     tolerance: float,
     evaluate: Callable[..., tuple[FloatArray, FloatArray]],
 ) -> tuple[float, tuple[int, ...]]:
-    """The largest lower bound over some patterns, and its pattern."""
     values = []
     for pattern in patterns:
         at = np.ix_(pattern, pattern)

@@ -2,10 +2,8 @@
 
 A claim holds when the truth never exceeds the claimed bound. An identity is the claim that a difference has norm at
 most 0. Nothing is proved by trying: "holds" says that the search found no counterexample, and how many cases it tried.
-Cases are printed in words short enough to check by hand (`describe`): fractions instead of binary floats, edges instead
-of object ids.
-
-`claim` and `check_claim` are for yours; those of the papers are in `mfdl_papers`, run by `mfdl claims`.
+Cases are printed in words short enough to check by hand (`describe`). The claims of the papers are in `mfdl_papers`,
+run by `mfdl claims`.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class Claim:
         expect: the registered verdict, "holds" or "refuted".
         erratum: what is true instead, for refuted claims; a remark otherwise.
         tolerance: how far the truth may exceed the claim, relative to the larger of both and 1, before it counts.
-        examples: cases tried.
     """
 
     paper: str
@@ -72,7 +69,6 @@ class Claim:
 
     @property
     def statement(self) -> str:
-        """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").strip().split("\n", 1)[0]
 
     def __call__(self, **case: Any) -> tuple[Any, Any]:
@@ -161,7 +157,6 @@ class ClaimResult:
     """What a search found.
 
     Attributes:
-        claim: what was tried.
         verdict: "refuted" (a counterexample was found), "holds" (none was), "untested" (no case met the conditions).
         case: the smallest counterexample as the search shrank it, by parameter; None unless refuted.
         claimed, truth: of that case; nan unless refuted.
@@ -184,7 +179,6 @@ class ClaimResult:
 
     @property
     def as_registered(self) -> bool:
-        """Whether the verdict is the expected one."""
         return self.verdict == self.claim.expect
 
     def __str__(self) -> str:
@@ -200,7 +194,6 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
 
     Args:
         claim: from `@claim`; conditions on a case are stated with `hypothesis.assume` inside its function.
-        examples: cases to try; default those of the claim.
         seed: of the search; one seed gives one result.
 
     Returns: the verdict; compare with `expect`, or use `pytest`, which collects claims as tests.
@@ -225,10 +218,9 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
         suppress_health_check=list(hypothesis.HealthCheck),
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
     )
+    cases = st.fixed_dictionaries(dict(claim.strategies))
     try:
-        case = hypothesis.find(
-            st.fixed_dictionaries(dict(claim.strategies)), violates, settings=settings, random=random.Random(seed)
-        )
+        case = hypothesis.find(cases, violates, settings=settings, random=random.Random(seed))
     except hypothesis.errors.NoSuchExample:
         return ClaimResult(claim, "holds" if tried else "untested", None, math.nan, math.nan, tried)
     except hypothesis.errors.Unsatisfiable:
@@ -305,8 +297,8 @@ def _algorithm(algorithm: LinearAlgorithm) -> str:
     if (algorithm.divisors != 1).any():
         parts.append(f"divisors {_array(algorithm.divisors)}")
     noise = algorithm.noise.causal
-    if noise is not None and not noise.fresh:
-        parts.append(f"C = {_array(np.asarray(noise.written.array))}")
+    if noise is not None and (C := noise.written.array) is not None:
+        parts.append(f"C = {_array(C)}")
     if algorithm.noise_on_messages:
         parts.append(f"noise variance per message {describe(algorithm.noise.variances()[0])}")
         parts += ["self-messages sent"] if algorithm.transmitted.all() else []

@@ -1,6 +1,5 @@
 """Tasks whose gradients are known in advance, for tests of what a run sends.
 
-In: nodes and records. Out: a `Task` whose per-record gradient is the record itself, or zero at every model.
 Not imported with `mfdl.testing`, since it brings torch.
 """
 
@@ -21,8 +20,6 @@ __all__ = ["linear_task", "still_task"]
 
 
 class _Dot(torch.nn.Module):
-    """Output w . x."""
-
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.weights = torch.nn.Parameter(torch.zeros(dimension))
@@ -32,8 +29,6 @@ class _Dot(torch.nn.Module):
 
 
 class _Still(_Dot):
-    """An output that does not depend on w."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (0 * self.weights).sum() + 0 * x.sum(dim=1)
 
@@ -45,9 +40,7 @@ def _output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def linear_task(num_nodes: int, features: ArrayLike) -> Task:
     """A task in which the gradient of a record is its features, whatever the model.
 
-    Args:
-        num_nodes: n; each node holds num_records / n records, some one more.
-        features: shape (num_records, d); the model has d weights.
+    Args: features: shape (num_records, d); the model has d weights, each node num_records / n records, some one more.
 
     >>> instance = linear_task(2, [[1.0, 2.0], [3.0, 4.0]]).instance(0, 1)
     >>> instance.clipped_gradients(instance.initial_parameters, 0, clip_norm=10.0, unit="record").sum(dim=0)
@@ -58,12 +51,9 @@ def linear_task(num_nodes: int, features: ArrayLike) -> Task:
 
 
 def still_task(num_nodes: int, features: ArrayLike, dimension: int) -> Task:
-    """A task whose gradients are all zero, so that models hold the start, which is zero, and the noise.
+    """A task whose gradients are all zero, so that models hold the noise alone.
 
-    Args:
-        num_nodes: n, as above.
-        features: shape (num_records, any); they change nothing but the task's fingerprint.
-        dimension: d, weights of the model.
+    Args: features: shape (num_records, any); they change nothing but the fingerprint. dimension: weights of the model.
     """
     return _task("still", num_nodes, partial(_Still, dimension), np.asarray(features, dtype=np.float64))
 

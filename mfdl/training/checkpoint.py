@@ -1,7 +1,7 @@
 """Checkpoints: the models after a step, and the metadata that must match before a run resumes.
 
-One file in one folder, replaced whole, readable by its owner alone where it names something private. It never holds the
-noise secret: `key_id` and the step suffice for the owner of the key. A SHA-256 detects damage, not forgery.
+One file in one folder, replaced whole, readable by its owner alone. It never holds the noise secret: `key_id` and the
+step suffice for the owner of the key. A SHA-256 detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ FILE = CHECKPOINT + archive.SUFFIX
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A step, its models on the CPU, and its metadata.
-
-    Attributes: private: names of the tensors and metadata that no guarantee covers.
-    """
+    """A step, its models on the CPU, its metadata, and the names of those of both that no guarantee covers."""
 
     step: int
     models: dict[str, torch.Tensor]
@@ -50,12 +47,9 @@ def save(
 ) -> Path:
     """Writes or replaces the checkpoint of a folder, which is made if missing; returns the path of the file.
 
-    Args:
-        step: number of finished steps, >= 0. models: tensors by name, from any device, of a type that numpy has.
-        metadata: plain JSON values, e.g. the hashes of mechanism and task and `key.key_id`.
-        private: names of the tensors and metadata that must not be published; default all tensors.
+    Args: step: number of finished steps; metadata: plain JSON values; private: names of the tensors and metadata that
+        must not be published, default all tensors.
     Guarantees: after a crash `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are written.
-    Raises: InvalidInput: the folder cannot be written, metadata is not plain JSON or holds a secret.
     """
     step = check.integer_at_least(0, step=step)
     plain = json.loads(_canonical(_plain(dict(metadata), "metadata")))
@@ -87,10 +81,6 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
-    """Reads the checkpoint of a folder.
-
-    Raises: InvalidInput: no checkpoint, a file that cannot be read, another format version, or damaged content.
-    """
     path = Path(folder) / FILE
     content = archive.read(path, CHECKPOINT)
     with archive.refusing(path, CHECKPOINT):
@@ -103,11 +93,7 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:
-    """Refuses the checkpoint of another run.
-
-    Args: expected: fields and the values they must have, compared as JSON (a tuple equals the list it becomes).
-    Raises: InvalidInput: naming the first field that is missing or differs, with both values.
-    """
+    """Refuses the checkpoint of another run, by fields compared as JSON: a tuple equals the list it becomes."""
     for field, value in expected.items():
         wanted = _plain(value, field)
         if field not in metadata:

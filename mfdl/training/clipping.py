@@ -1,31 +1,185 @@
 """Clipping whose rounding errs on the safe side: of each record (record level) or each node's mean (user level).
 
-In: per-record gradients, one tensor per parameter, or one gradient per node. Out: per-node sums of clipped gradients,
-or clipped gradients. A gradient is scaled to norm at most `clip_norm`, over all parameters together, by a `ClipRule`
-(a number is the flat one); one with a NaN or an infinity becomes zero; a masked record, or a node without records,
-gives zero. Nothing here is cast under torch.autocast.
+A `ClipRule` scales a gradient, over all parameters together, to norm at most `norm` (a number is the flat rule); one
+with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero. Sensitivity needs that
+bound alone, so a guarantee holds under every rule; one that rests on a Lipschitz constant of the local maps holds under
+the flat rule alone (`replay_config.clip_rule`). Nothing here is cast under torch.autocast.
 
 Ghost clipping (`ghost_clipped_sums`) never multiplies out the gradients of weights. They come as factors, backprops b_p
 and inputs a_p of the layer at positions p: a record's gradient is G = sum_p b_p a_p^T, and
 ||G||^2 = sum_pq (a_p . a_q) (b_p . b_q), so memory grows as B P (I + O + P) and not as B I O. The factors that are
 clipped are those that are summed, so the bound holds whatever they are.
 
-Source: Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al., arXiv:2110.05679v6, Section 4 (positions).
+Source: Bu et al., arXiv:2206.07136 (AUTO-S); Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al.,
+arXiv:2110.05679v6, Section 4 (positions).
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
 
+from .. import check
 from ..errors import InvalidInput
-from .clip_rules import ClipRule, Flat
+from ..spec import Entry, Registry, kebab_case
+
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
+"""Outside this range the products of float32 gradients and factors leave the normal numbers."""
+SMALLEST_GAMMA = 1e-6  # so no weight exceeds 1e36, and the weight of a zero gradient is a number in float32 too
+CLIP_RULES: Registry[Entry] = Registry("clipping", supplied=("norm",), by_position=True)
+"""Clip rules that a text can name."""
+
+
+def _require_range(least: float, **named: float) -> None:
+    ((name, number),) = named.items()
+    if not least <= check.positive(**named) <= LARGEST_CLIP_NORM:
+        raise InvalidInput(
+            f"{name} must be between {least:g} and {LARGEST_CLIP_NORM:g}, got {number:g}; rescale the loss."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipRule(abc.ABC):
+    """A weight for each gradient, which is no longer than the clipping norm `norm`, in [1e-30, 1e30], afterwards."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        _require_range(SMALLEST_CLIP_NORM, clip_norm=self.norm)
+
+    def __str__(self) -> str:
+        """Its name and numbers without the norm; runs of different texts share no noise and no checkpoint."""
+        values = [str(getattr(self, field.name)) for field in dataclasses.fields(self) if field.name != "norm"]
+        return ":".join([kebab_case(type(self).__name__), *filter(None, values)])
+
+    @abc.abstractmethod
+    def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
+        """Weights of gradients by their norms, float64, for a clipping norm a little below `self.norm`.
+
+        Guarantees: at most norm / norms (1 + 2^-52), at most 1e36, and 0 or nan where norms are not finite.
+        """
+
+    def parts(self, names: Iterable[str]) -> list[tuple[ClipRule, list[str]]]:
+        """Parameters that are clipped together, in the module's order; squares of the norms add up to C^2 at most."""
+        return [(self, [*names])]
+
+    @property
+    def words(self) -> str:
+        """Description in a statement, of a rule other than the flat one."""
+        return ""
+
+
+@CLIP_RULES.register()
+@dataclasses.dataclass(frozen=True)
+class Flat(ClipRule):
+    """A gradient longer than the clipping norm C is scaled to norm C: min(1, C / ||g||) g."""
+
+    def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
+        return (norm / norms).clamp(max=1.0)  # norm 0: inf -> 1; norm inf: 0; norm nan: nan
+
+
+@CLIP_RULES.register(example="automatic:0.01")
+@dataclasses.dataclass(frozen=True)
+class Automatic(ClipRule):
+    """Every gradient is normalised, C / (||g|| + gamma) g: C scales gradients and noise alike, gamma decides."""
+
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_range(SMALLEST_GAMMA, gamma=self.gamma)
+
+    def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
+        return norm / (norms + self.gamma)
+
+    @property
+    def words(self) -> str:
+        return f"{self}, each gradient g times {self.norm:g} / (||g|| + {self.gamma:g})"
+
+
+@CLIP_RULES.register(example="quantile:0.7")
+@dataclasses.dataclass(frozen=True)
+class Quantile(ClipRule):
+    """Flat at a norm that follows a quantile of the norms of a node's records, and divided by it (`record_clipping`).
+
+    Attributes: quantile: share of the norms below, in (0, 1); share: of C that pays for the quantile, in (0, 1).
+    """
+
+    quantile: float = 0.7
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.open_unit(quantile=self.quantile)
+        check.open_unit(share=self.share)
+
+    weights = Flat.weights
+
+    @property
+    def words(self) -> str:
+        return f"{self}, at a norm that each model learns from a share {self.share:g} of the clipping norm"
+
+
+@CLIP_RULES.register(example="layers:1:2")
+@dataclasses.dataclass(frozen=True)
+class Layers(ClipRule):
+    """Flat for each layer at its own norm C_l, sum C_l^2 = C^2; a layer has the parameters of one submodule.
+
+    A layer whose gradient is not finite gives zero and counts as one dropped gradient, beside the other layers.
+
+    Attributes: ratios: of the C_l, in the order of the layers, as a text: "1:2"; default all C_l are equal.
+    """
+
+    ratios: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            numbers = [float(ratio) for ratio in self.ratios.split(":") if ratio]
+        except ValueError:
+            raise InvalidInput(f"ratios must be numbers > 0 as in layers:1:2, got {self.ratios!r}.") from None
+        for number in numbers:
+            _require_range(SMALLEST_CLIP_NORM, ratio=number)
+        object.__setattr__(self, "ratios", ":".join(map(str, numbers)))
+
+    weights = Flat.weights
+
+    def parts(self, names: Iterable[str]) -> list[tuple[ClipRule, list[str]]]:
+        layers: dict[str, list[str]] = {}
+        for name in names:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        ratios = [float(ratio) for ratio in self.ratios.split(":") if ratio] or [1.0] * len(layers)
+        if len(ratios) != len(layers):
+            raise InvalidInput(
+                f"clipping {self} has {len(ratios)} ratios, and the module has {len(layers)} layers with parameters: "
+                f"{', '.join(layer or 'itself' for layer in layers)}; give one for each, or layers alone."
+            )
+        whole = math.hypot(*ratios) * (1 + 2.0**-50)  # more than what rounds up below
+        return [(Flat(self.norm * ratio / whole), group) for ratio, group in zip(ratios, layers.values(), strict=True)]
+
+    @property
+    def words(self) -> str:
+        return f"{self}, each layer at its share of the clipping norm, whose squares add up to its square"
+
+
+def parse_rule(text: str, norm: float) -> ClipRule:
+    """The clip rule that a text names.
+
+    >>> str(parse_rule("automatic", 1.0)), parse_rule("automatic:0.1", 2.0)
+    ('automatic:0.01', Automatic(norm=2.0, gamma=0.1))
+    """
+    rule: ClipRule = CLIP_RULES.make(check.text("'automatic:0.01'", clipping=text), norm=norm)
+    return rule
+
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -55,10 +209,7 @@ def clip_factor(
 ) -> torch.Tensor:
     """The factor by which each gradient is multiplied, for the flat rule min(1, target / norm), in `dtype`.
 
-    Args:
-        norms: float64 L2 norms of gradients of `dimension` entries, any shape.
-        clip_norm: the largest norm a clipped gradient may have, in [1e-30, 1e30].
-        dtype: float32 or float64, the type of the gradients.
+    Args: norms: float64 L2 norms of gradients of `dimension` entries, any shape; dtype: of the gradients.
     Returns:
         Factors >= 0, of the shape of `norms`, at most 1 by the flat rule; 0 for non-finite norms, and for norms so
         large that the factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
@@ -66,7 +217,6 @@ def clip_factor(
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
         exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
         relative amount of at most twice `relative_slack`.
-    Raises: InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
     """
     rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
     if dtype not in (torch.float32, torch.float64):
@@ -131,15 +281,11 @@ def clipped_sums(
 ) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node, one tensor (n, ...) per parameter.
 
-    Args:
-        gradients: per-record gradients, one tensor (n, B, ...) per parameter, all of one dtype.
-        mask: bool (n, B); False where the slot holds no record.
-        clip_norm: the largest norm of one record's gradient over all parameters together.
+    Args: gradients: one tensor (n, B, ...) per parameter, all of one dtype; mask: bool (n, B), False without a record.
     Guarantees:
         Every summand has exact norm <= clip_norm; a masked record and one with a non-finite gradient contribute zero.
         The rounding of the sum itself is not covered: two sums of B summands that differ in one of them
         differ by at most clip_norm (1 + 2 B^2 eps) with eps of the dtype (1e-5 relative at B = 7 in float32).
-    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
     norms = gradient_norms(gradients)
@@ -159,7 +305,6 @@ def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: floa
     Guarantees:
         Every row has exact norm <= clip_norm, and is zero where it is not present or not finite. Whatever becomes of
         the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by zero.
-    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]
 
@@ -185,9 +330,7 @@ class Factors(NamedTuple):
 def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> torch.Tensor:
     """Upper bounds on the L2 norms of per-record gradients over all parameters together, (n, B) in float64.
 
-    Args:
-        plain: gradients (n, B, ...) of parameters without factors.
-        factors: of the other parameters, I + O + P^2 <= `LARGEST_SUM`.
+    Args: plain: gradients (n, B, ...) of parameters without factors; factors: of the others, within `LARGEST_SUM`.
     Guarantees:
         With u = 2^-53, c in [0, 1e36], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
@@ -234,10 +377,7 @@ def ghost_clipped_sums(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Sums over the batch of the clipped gradients of each node.
 
-    Args:
-        plain, factors: as for `norm_bounds`, of one dtype and device; one of them at least.
-        mask: bool (n, B); False where the slot holds no record.
-        clip_norm: the largest norm of one record's gradient over all parameters together.
+    Args: plain, factors: as for `norm_bounds`, of one dtype, at least one of them; mask: as of `clipped_sums`.
     Returns:
         One tensor (n, ...) per plain parameter and one (n, groups, O, I) per weight with factors, with a bias in the
         last column, in float64 whatever the gradients are.
@@ -250,8 +390,6 @@ def ghost_clipped_sums(
         The rounding of a sum is covered for one record alone. Two sums of B summands that differ in one of them differ,
         rounded to a type of spacing eps, by at most clip_norm (1 + 2 B eps + B^2 P 2^-36): the bound is at least
         2^-14 T, so c T <= 2^14 clip_norm for each record, and float64 errs in a sum by 1.01 (B P + 1) u B times that.
-    Raises:
-        InvalidInput: as `clip_factor`; the shapes are not checked here.
     Cost: 2 n B P I O float64 operations per weight, and for norms 2 n B P^2 (I + O) if P > 1; memory
         n I O + n B P (I + O + P).
     """

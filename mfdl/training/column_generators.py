@@ -1,7 +1,6 @@
 """Generators of base noise: words and standard normals of fixed columns at any step.
 
-In: the secret, the index and the shard of each column. Out: 64-bit words and normals that depend only on (secret,
-index, shard, tensor, step) and their place in the row. `keys.ColumnNormals` chooses `ChaChaColumns` for secret keys and
+They depend only on (secret, index, shard, tensor, step) and their place in the row: `ChaChaColumns` for secret keys,
 `PhiloxColumns` for keys of a seed. All are computed on the CPU, so every device gets the same noise, bit for bit.
 """
 
@@ -23,18 +22,14 @@ from ..errors import InvalidInput
 
 Words = NDArray[np.uint64]
 
-SHARDS = 2**24
-"""Shards of a row at most."""
-TENSORS = 2**32
-"""Tensors at most."""
+SHARDS = 2**24  # shards of a row at most
+TENSORS = 2**32  # tensors at most
 
 
 class ColumnGenerator(abc.ABC):
     """Base noise of columns, each with a secret of 32 bytes and an index (uint64); shard < SHARDS: part of long rows.
 
-    Attributes:
-        name: of the rule from secret and counters to normals; stored with runs.
-        secure: whether the words are those of a cipher, which no feasible computation tells from uniform ones.
+    Attributes: name: of the rule from counters to normals, stored with runs; secure: whether the words are a cipher's.
     """
 
     name: ClassVar[str]
@@ -57,19 +52,15 @@ def prf(secret: bytes, *parts: str | int | bytes) -> bytes:
     return hmac.digest(secret, encode_context(parts), "sha256")
 
 
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, as JSON files may hold one
-        raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {text!a}.") from None
-
-
 def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
     """An injective encoding of a context: each part as its type, its length in 8 bytes, its bytes."""
     encoded = []
     for part in parts:
         if isinstance(part, str):
-            tag, data = b"s", _utf8(part)
+            try:
+                tag, data = b"s", part.encode("utf-8")
+            except UnicodeEncodeError:  # a lone surrogate, as JSON files may hold one
+                raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {part!a}.") from None
         elif isinstance(part, bytes):
             tag, data = b"b", part
         else:
@@ -82,19 +73,12 @@ def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
     return b"".join(encoded)
 
 
-LONGEST_ROW = 2**35
-"""Words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter."""
-
-HEAD = 16
-"""Words at the start of a row that are made together with those of the next steps: two blocks of the cipher."""
-STEPS = 2**31
-"""Steps whose heads share a nonce."""
-AHEAD_BYTES = 2**27
-"""Bytes of heads that are made ahead."""
-_PIECE = 2**15
-"""Words at once: 256 KiB stay in the cache of a core."""
-_COLUMNS = 32
-"""Columns of heads at once, for the same reason."""
+LONGEST_ROW = 2**35  # words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter
+HEAD = 16  # words at the start of a row that are made together with those of the next steps: two blocks of the cipher
+STEPS = 2**31  # steps whose heads share a nonce
+AHEAD_BYTES = 2**27  # bytes of heads that are made ahead
+_PIECE = 2**15  # words at once: 256 KiB stay in the cache of a core
+_COLUMNS = 32  # columns of heads at once, for the same reason
 _ZEROS = memoryview(bytes(8 * _PIECE))  # keystream is what zeros are encrypted to
 
 
@@ -115,7 +99,6 @@ class ChaChaColumns(ColumnGenerator):
         one nonce have other blocks, 2 s + 1 < 2^32; the other nonces differ by (step, shard), and a row that would
         exceed their block counter is refused. So no block is used twice, and distinguishing the words from uniform ones
         without the secret breaks HMAC-SHA256 or ChaCha20.
-    Raises: InvalidInput: rows longer than LONGEST_ROW.
     Cost: rows up to HEAD twice the time of Philox; longer rows 3 microseconds and up to 1.4 times the time of Philox
         per normal. Memory: AHEAD_BYTES.
     """
@@ -137,8 +120,7 @@ class ChaChaColumns(ColumnGenerator):
     def words(self, step: int, count: int) -> Words:
         return self._keystream(np.array([step], dtype=np.uint64), count, 0)[0].astype(np.uint64, copy=False)
 
-    def _keystream(self, steps: Words, count: int, tensor: int) -> Words:
-        """Words, shape (steps, columns, count)."""
+    def _keystream(self, steps: Words, count: int, tensor: int) -> Words:  # (steps, columns, count)
         if count > LONGEST_ROW:
             raise InvalidInput(f"a row must have at most {LONGEST_ROW} coordinates, got {count}; make it in shards.")
         out = np.empty((steps.size, len(self._secrets), count), dtype="<u8")
@@ -270,7 +252,7 @@ class PhiloxColumns(ColumnGenerator):
     def _draw(
         self, rows: NDArray[np.float64], which: NDArray[np.intp], steps: NDArray[np.uint64], low: tuple[np.uint64, ...]
     ) -> None:
-        """Draws some of all (step, column) rows, one after another; `low` are the lower counter words."""
+        """Draws some of all (step, column) rows one by one; `low` are the lower counter words."""
         philox = np.random.Philox(key=0)  # local, so threads do not share it
         draw = np.random.Generator(philox).standard_normal
         # Setting the state costs 0.3 microseconds with Python numbers, 0.7 with those of numpy, a new Philox 6.
@@ -290,42 +272,28 @@ def _philox_key(secret: bytes) -> Words:
     return np.frombuffer(prf(secret, "philox")[:16], dtype="<u8")
 
 
-LONGEST_FILLED = 32
-"""Normals of a row up to which `fill` is faster than a call of the generator for each."""
-FEWEST = 256
-"""Rows from which `fill` is faster."""
-BLOCKS = 2**13
-"""Philox blocks at once: 64 KiB an array."""
-
+LONGEST_FILLED = 32  # normals of a row up to which `fill` is faster than a call of the generator for each
+FEWEST = 256  # rows from which `fill` is faster
+BLOCKS = 2**13  # Philox blocks at once: 64 KiB an array
 _ROUNDS = 10
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)  # what is added to the key in every round
 
 
-class _Factor(NamedTuple):
-    whole: np.uint64
-    high: np.uint64
-    low: np.uint64
-
-    @classmethod
-    def from_number(cls, number: int) -> _Factor:
-        return cls(np.uint64(number), np.uint64(number >> 32), np.uint64(number % 2**32))
+_FACTORS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 
 
-_FACTORS = _Factor.from_number(0xD2E7470EE14C6C93), _Factor.from_number(0xCA5A826395121157)
-
-
-def _product(factor: _Factor, words: Words) -> tuple[Words, Words]:
+def _product(factor: np.uint64, words: Words) -> tuple[Words, Words]:
     """(upper, lower 64 bits) of factor * words: by halves, none of whose sums leaves 64 bits."""
-    low, high = words & _LOW, words >> _HALF
-    middle = high * factor.low
-    middle += (low * factor.low) >> _HALF
-    low *= factor.high
+    low, high, factor_low, factor_high = words & _LOW, words >> _HALF, factor & _LOW, factor >> _HALF
+    middle = high * factor_low
+    middle += (low * factor_low) >> _HALF
+    low *= factor_high
     low += middle & _LOW
-    high *= factor.high
+    high *= factor_high
     high += middle >> _HALF
     high += low >> _HALF
-    return high, words * factor.whole
+    return high, words * factor
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:
@@ -343,10 +311,8 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
 class Ziggurat(NamedTuple):
     """The ziggurat by the lowest 9 bits of a word, layer and sign.
 
-    Attributes:
-        width: factor of a place, with the sign.
-        inside: places below it are inside the layer beneath; at most 2^12 of 2^52 too small, so that no rounding
-            decides.
+    Attributes: width: factor of a place, with the sign; inside: places below it are inside the layer beneath, at most
+        2^12 of 2^52 too small, so that no rounding decides.
     """
 
     width: FloatArray
@@ -401,10 +367,8 @@ def fill(
 ) -> NDArray[np.intp]:
     """Writes the rows that need one word a normal, nine of ten normals, into `out`, (rows, dim); returns the others.
 
-    Args:
-        keys: Philox keys, (rows, 2).
-        counter: the words of each row's counter before its first block, lowest first: block (below 2^64) and domain,
-            the same for all, and two of shape (rows,).
+    Args: keys: Philox keys, (rows, 2); counter: the words of each row's counter before its first block, lowest first:
+        block (below 2^64) and domain, the same for all, and two of shape (rows,).
     Cost: 130 ns for four normals, 10 ns for each further one.
     """
     table, (rows, dim) = ziggurat(), out.shape

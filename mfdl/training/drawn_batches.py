@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,28 +20,20 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput
-from ..participation.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampled,
-)
+from ..participation import BallsInBins, CyclicPoisson, MinSeparationSampling, PoissonSampling, RandomAllocation
+from ..participation.sampling import Sampled
 from .keys import NoiseKey, require_key, words
 from .tasks.instance import TaskInstance
 
 
 class DrawnBatches(abc.ABC):
-    """The batches of one run.
+    """The batches of one run, of an instance of period 1, by the key of its noise (draws have domains of their own).
 
-    Args: instance: of period 1; key: secret, that of the run's noise (draws have a domain of their own).
-    Raises: InvalidInput: another period, or no key.
+    Attributes: repeats_after: steps after which the same batches return; None: each is drawn anew.
     """
 
     domain: str
     repeats_after: int | None = None
-    """Steps after which the same batches return; None: each is drawn anew."""
 
     def __init__(self, instance: TaskInstance, key: NoiseKey) -> None:
         require_key(key=key)
@@ -50,7 +43,7 @@ class DrawnBatches(abc.ABC):
         self._held = instance.mask[:, 0].cpu().numpy()
 
     def _words(self, step: int) -> NDArray[np.uint64]:
-        """64-bit words of a step, one for each place of a record, shape (n, B), independent of the records."""
+        """64-bit words of a step for each place of a record, (n, B), independent of the records."""
         some, (n, count) = self._instance.nodes, self._held.shape
         return np.stack([words(self._key, step, node, count) for node in (range(n) if some is None else some.tolist())])
 
@@ -102,7 +95,7 @@ class CyclicPoissonBatches(PoissonBatches):
 
 
 class BinBatches(DrawnBatches):
-    """Every record draws one of b bins, once: a function of the key and its place, so nothing is stored."""
+    """Every record draws one of b bins, once, by the key and its place; bins: of each place, (n, B), secret."""
 
     domain = "bins"
 
@@ -110,7 +103,6 @@ class BinBatches(DrawnBatches):
         super().__init__(instance, key)
         self._count = self.repeats_after = check.integer_at_least(1, bins=bins)
         self.bins = drawn_bins(self._words(0), self._count)
-        """The bin of each place, shape (n, B): secret."""
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
         return np.asarray((self.bins == step % self._count) & self._held)
@@ -188,23 +180,20 @@ def drawn_bins(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     return ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
-def _allocated(scheme: RandomAllocation, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
-    if scheme.per_epoch:
-        return AllocationBatches(instance, key, scheme.period)
-    return SubsetBatches(instance, key, scheme.epochs, scheme.num_steps)
-
-
-BATCHES: dict[type, Callable[[Any, TaskInstance, NoiseKey], DrawnBatches]] = {
-    PoissonSampling: lambda scheme, instance, key: PoissonBatches(instance, key, scheme.rate),
-    BallsInBins: lambda scheme, instance, key: BinBatches(instance, key, scheme.bins),
-    CyclicPoisson: lambda scheme, instance, key: CyclicPoissonBatches(instance, key, scheme.rate, scheme.period),
-    RandomAllocation: _allocated,
-    MinSeparationSampling: lambda scheme, instance, key: SeparatedBatches(
-        instance, key, scheme.rate, scheme.separation
+BATCHES: dict[type, Callable[[Any], Callable[[TaskInstance, NoiseKey], DrawnBatches]]] = {
+    PoissonSampling: lambda scheme: partial(PoissonBatches, rate=scheme.rate),
+    BallsInBins: lambda scheme: partial(BinBatches, bins=scheme.bins),
+    CyclicPoisson: lambda scheme: partial(CyclicPoissonBatches, rate=scheme.rate, period=scheme.period),
+    RandomAllocation: lambda scheme: (
+        partial(AllocationBatches, period=scheme.period)
+        if scheme.per_epoch
+        else partial(SubsetBatches, uses=scheme.epochs, steps=scheme.num_steps)
     ),
+    MinSeparationSampling: lambda scheme: partial(SeparatedBatches, rate=scheme.rate, separation=scheme.separation),
 }
 """Batches by scheme; a class that is not named has the batches of its nearest base."""
 
 
 def scheme_batches(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
-    return next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)(scheme, instance, key)
+    batches = next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)
+    return batches(scheme)(instance, key)

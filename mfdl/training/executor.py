@@ -27,17 +27,16 @@ from .. import matrices
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators.structured import Map
+from ..operators import Map
 from .distributed import Group, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
-REUSED_BYTES = 2**25 - 2**16
-"""Size of a block that, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
+REUSED_BYTES = 2**25 - 2**16  # once freed, glibc reuses the memory of smaller blocks: fresh pages take twice as long
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
 
 
 class _TorchMap:
-    """A sparse map ready for (rows, dim) tensors: zero, diagonal, dense or csr, whichever is cheapest."""
+    """A sparse map for (rows, dim) tensors: zero, diagonal, dense or csr, whichever is cheapest."""
 
     def __init__(self, matrix: Map, dtype: torch.dtype, device: torch.device) -> None:
         self.kind, self.data = "zero", torch.empty(0)
@@ -77,8 +76,7 @@ class _TorchMap:
         return term if total is None else total + term
 
 
-def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
-    """The sum of map @ x over the terms, shape (rows, dim)."""
+def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:  # sum of map @ x, (rows, dim)
     total = None
     for term, x in terms:
         total = term.add_to(total, x)
@@ -121,12 +119,10 @@ class Executor:
         self._model, self._state_from_start = ((torch_map(matrix), seen) for matrix, seen in sides)
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
-        """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
         matrix, seen = self._state_from_start
         return _applied(self.share.size("state"), (matrix, seen(models.to(self.state_dtype))))
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
-        """Models held in a state, shape (n, dim)."""
         matrix, seen = self._model
         return _applied(self.share.size("nodes"), (matrix, seen(state))).to(self.dtype)
 
@@ -143,7 +139,6 @@ class Executor:
         Noise is added in float64 and rounded with what it hides, both only read: of an array on a CPU in one pass.
 
         Args: rule: maps privatised sums to directions, where noise enters with gradients.
-        Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
         """
         if not 0 <= t < len(self.rounds_of_step):
             raise InvalidInput(
@@ -168,9 +163,8 @@ class Executor:
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
 
     def _wide(self, noise: torch.Tensor | FloatArray) -> torch.Tensor:
-        """Noise in float64 on the device, an array as a copy."""
-        wide = noise if isinstance(noise, torch.Tensor) else torch.tensor(noise)
-        return wide.to(self.device, torch.float64)
+        copy = noise if isinstance(noise, torch.Tensor) else torch.tensor(noise)
+        return copy.to(self.device, torch.float64)
 
     def _privatised(
         self,
@@ -178,7 +172,7 @@ class Executor:
         noise: torch.Tensor | FloatArray,
         rule: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Input of the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
+        """The float64 sum of gradients and noise, rounded once."""
         if rule is not None or self.device.type != "cpu":
             total = gradients.double() + self._wide(noise)
             return (total if rule is None else rule(total)).to(self.state_dtype)
@@ -202,7 +196,6 @@ class Releasing:
             self.total = torch.zeros(shape, dtype=torch.float64, device=executor.device)
 
     def after(self, step: int, state: torch.Tensor) -> None:
-        """Adds the models after a step."""
         if self.total is not None and self.weights[step]:
             self.total += self.weights[step] * self.executor.models(state).double()
 

@@ -49,19 +49,14 @@ from .keys import NoiseKey
 from .shared_randomness import HolderKeys
 from .single_copy import SingleCopy
 
-LARGEST_SCALE = 2.0**40
-"""Above it the error of a float exceeds half a step."""
-PIECE = 2**14
-"""Coordinates at once."""
-LONGEST = 2**32
-"""Coordinates at most: blocks of a 32-bit counter."""
-
+LARGEST_SCALE = 2.0**40  # above it the error of a float exceeds half a step
+PIECE = 2**14  # coordinates at once
+LONGEST = 2**32  # coordinates at most: blocks of a 32-bit counter
 _MORE = 512  # bits of a coordinate beyond its word: a block of the cipher
 _SURE = 4.5  # normals up to which the bits of a word decide as many digits as a float has
 _ERROR = 2.0**-45  # of a float normal z > 1, relative; of a smaller one absolute
 _ROUNDING = 2.0**-50  # of the last sums
-DIGITS = 60, 240
-"""Digits of the decimals that decide what floats leave in doubt."""
+DIGITS = 60, 240  # digits of the decimals that decide what floats leave in doubt
 
 
 class RoundedNormals:
@@ -88,10 +83,6 @@ class RoundedNormals:
         self._more = prf(secret, "more bits")
 
     def row(self, step: int, dim: int, scale: float) -> NDArray[np.int64]:
-        """Integers of one step, shape (dim,).
-
-        Raises: InvalidInput: scale outside [0, LARGEST_SCALE], or more than LONGEST coordinates.
-        """
         if not 0 <= scale <= LARGEST_SCALE:
             raise InvalidInput(f"scale must lie in [0, 2^40], got {scale:g}; take a coarser grid.")
         if dim > LONGEST:
@@ -172,40 +163,28 @@ def _pi(digits: int) -> Decimal:
     return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / scale
 
 
-FINEST = 2.0**40
-"""Largest number of grid steps in a clipping norm."""
-MOST_RECORDS = 2**20
-"""Largest batch: sums stay below 2^61."""
+FINEST = 2.0**40  # largest number of grid steps in a clipping norm
+MOST_RECORDS = 2**20  # largest batch: sums stay below 2^61
 MOST_BITS = 30
 
 WholeNumbers = NDArray[np.int64]
 
 
 def on_grid(algorithm: LinearAlgorithm, bits: int = 12) -> LinearAlgorithm:
-    """The algorithm with the entries of its encoders rounded to multiples of 2^-bits, to be calibrated like any other.
-
-    Raises: UnsupportedMechanism: noise that nodes share; InvalidInput: bits outside 0 .. MOST_BITS, or a diagonal entry
-        that becomes zero.
-    """
+    """The algorithm with its encoders rounded to multiples of 2^-bits, to be calibrated like any other."""
     noise = _local(algorithm.noise)
     if check.integer_at_least(0, bits=bits) > MOST_BITS:
         raise InvalidInput(f"bits must be at most {MOST_BITS}, got {bits}.")
-    if noise.fresh:
-        return algorithm
-    assert noise.written.array is not None
-    rounded = np.round(noise.written.array * 2.0**bits) / 2.0**bits
-    sizes = {"num_steps": noise.num_steps, "num_nodes": noise.num_nodes}
-    return dataclasses.replace(algorithm, noise=CausalNoise(rounded, noise.factor, noise.holders(), **sizes))
+    rounded = noise.rounded(bits)
+    return algorithm if rounded is noise else dataclasses.replace(algorithm, noise=rounded)
 
 
 class GridSums(SingleCopy):
     """The privatised sums of one node, step after step.
 
     Args: step: h > 0, a power of two in units of gradients, at most the clipping norm.
-    Raises:
-        InvalidInput: a step that is no power of two, above the clipping norm, or so fine that whole numbers overflow;
-            an encoder with entries that are no multiples of 2^-MOST_BITS.
-        UnsupportedMechanism: noise that nodes share.
+    Raises: UnsupportedMechanism: noise that nodes share.
+    Attributes: released: the y of all steps, where later ones need them; privatised.
     Memory: for correlated noise the y of all steps, and as many sums as the encoder has bands.
     """
 
@@ -234,13 +213,9 @@ class GridSums(SingleCopy):
         bands = int((steps - columns).max())  # below the diagonal
         self._sums, self._privatised = (deque[NDArray[np.generic]](maxlen=bands) for _ in range(2))
         self.released: list[WholeNumbers] | None = [] if bands else None
-        """The y of all steps, where later ones need them; privatised."""
 
     def added(self, contributions: torch.Tensor, earlier: torch.Tensor | int = 0) -> torch.Tensor:
-        """Clipped gradients, shape (records, d), as an int64 sum of grid steps (d,) on an earlier one.
-
-        Raises: InvalidInput: more than MOST_RECORDS records.
-        """
+        """Clipped gradients, shape (records, d), as an int64 sum of grid steps (d,) on an earlier one."""
         if len(contributions) > MOST_RECORDS:
             raise InvalidInput(
                 f"a batch on a grid must have at most {MOST_RECORDS} records, got {len(contributions)}; take smaller "
@@ -251,10 +226,7 @@ class GridSums(SingleCopy):
         return (truncated.sum(0) + earlier).clamp(-self._largest, self._largest)
 
     def privatised(self, t: int, contributions: torch.Tensor) -> FloatArray:
-        """S_t, shape (d,), of the clipped gradients of step t, or of their sum by `added`.
-
-        Raises: InvalidInput: as `added`; steps out of order where noise is correlated.
-        """
+        """S_t, shape (d,), of the clipped gradients of step t, or of their sum by `added`; steps in order."""
         if self.released is not None and t != len(self.released):
             raise InvalidInput(f"step must be {len(self.released)}, the next one, got {t}; make the node anew.")
         total = (self.added(contributions) if contributions.ndim == 2 else contributions).cpu().numpy()
@@ -262,10 +234,7 @@ class GridSums(SingleCopy):
         return self._take(t, total, y)
 
     def resume(self, released: list[WholeNumbers]) -> None:
-        """Resumes after the steps of the given y; sums follow from them and the keys.
-
-        Raises: InvalidInput: y of other keys, or of another encoder.
-        """
+        """Resumes after the steps of the given y; sums follow from them and the keys."""
         self._sums.clear()
         self._privatised.clear()
         self.released = []

@@ -1,9 +1,7 @@
 """Noise keys, and standard normals as a pure function of (key, node, step).
 
-A run can stop, resume, or be cut into blocks without a noise value used twice or skipped. A secret key makes its noise
-with a cipher (`ChaChaColumns`), a key of a seed with a statistical generator (`PhiloxColumns`), for repeatable
-experiments. Both are float64 numbers made on the CPU; floating-point Gaussian noise is not hardened against attacks on
-its low bits.
+A run can stop, resume, or be cut into blocks without a noise value used twice or skipped. Noise is float64 numbers made
+on the CPU, not hardened against attacks on their low bits.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from ..errors import InvalidInput
 from .column_generators import SHARDS, TENSORS, ChaChaColumns, ColumnGenerator, PhiloxColumns, prf
 
 SECRET_BYTES = 32
-FEWEST_BYTE_VALUES = 12
-"""Fewest distinct bytes of a secret: 32 random bytes have fewer with probability below 2^-80."""
+FEWEST_BYTE_VALUES = 12  # fewest distinct bytes of a secret: 32 random bytes have fewer with probability below 2^-80
 
 
 class NoiseKey:
@@ -32,8 +29,7 @@ class NoiseKey:
 
     It is never printed, and belongs in no log, result or checkpoint (`key_id` does). Pickling carries it.
 
-    Attributes:
-        seeded: the key, or an ancestor, came from a user's seed: for research only, never for a release.
+    Attributes: seeded: the key, or an ancestor, came from a user's seed: for research only, never for a release;
         byte_values: distinct bytes of the secret, or of that of an ancestor.
     """
 
@@ -44,10 +40,7 @@ class NoiseKey:
     byte_values: int
 
     def __init__(self, secret: bytes, *, seeded: bool = False, byte_values: int = SECRET_BYTES) -> None:
-        """Takes a secret kept by the user; `from_entropy` makes a new one.
-
-        Args: secret: 32 bytes from `secrets.token_bytes` or `reveal_secret`, never a password or a padded number.
-        """
+        """Takes a secret kept by the user, 32 bytes of `reveal_secret`, never a password or a padded number."""
         require_bytes("use NoiseKey.from_entropy() for a new key", secret=secret)
         object.__setattr__(self, "_secret", secret)
         object.__setattr__(self, "seeded", bool(seeded))
@@ -74,7 +67,6 @@ class NoiseKey:
         Guarantees:
             Contexts that differ in any part, in its type or in where parts are cut give different keys (up to
             a collision of HMAC-SHA256). The secret of the parent cannot be computed from the child's.
-        Raises: InvalidInput: no context, or a part that is not a str, int or bytes.
         """
         if not context:
             raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
@@ -124,12 +116,9 @@ def normals_block(
 ) -> NDArray[np.float64]:
     """Standard normals of several steps, shape (len(steps), len(nodes), dim), made on the CPU.
 
-    Args:
-        steps, nodes: integers in [0, 2^64), in any order.
-        dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
-        tensor: number in [0, 2^32) of a parameter tensor; the executor flattens all parameters into tensor 0.
+    Args: steps, nodes: integers in [0, 2^64), in any order; dim: normals per (node, step), of which the first k are the
+        same for every dim >= k; tensor: number in [0, 2^32) of a parameter tensor; the executor has tensor 0 alone.
     Guarantees: a pure function of (key, node, step, tensor), which share no random bits.
-    Raises: InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     """
     require_key(key=key)
     node_words = _counter_words(nodes=nodes)
@@ -152,8 +141,8 @@ class ColumnNormals:
 
     Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`.
 
-    Args: keys, indices: one key and one index in [0, 2^64) per column; shard: part of long rows, below SHARDS; shard 0
-        is the beginning of rows that are not cut, the others have counters of their own.
+    Args: shard: part of long rows, below SHARDS; shard 0 is the beginning of rows that are not cut, the others have
+        counters of their own.
     """
 
     __slots__ = ("_count", "_parts")
@@ -179,7 +168,6 @@ class ColumnNormals:
         return self._count
 
     def step(self, step: int, dim: int, *, tensor: int = 0) -> FloatArray:
-        """Normals of one step, shape (columns, dim)."""
         return self.block([step], dim, tensor=tensor)[0]
 
     def block(self, steps: ArrayLike, dim: int, *, tensor: int = 0) -> FloatArray:
@@ -205,10 +193,7 @@ def require_key(**named: object) -> None:
 
 
 def require_secure(way_out: str, **named: NoiseKey) -> None:
-    """Refuses, without showing it, a key whose noise others can compute: of a seed, or of a secret that is not random.
-
-    Few distinct bytes reveal a secret that is not random; other secrets are trusted.
-    """
+    """Refuses, without showing it, a key whose noise others can compute: of a seed, or of few distinct bytes."""
     name, key = check.name_and_value(named)
     assert isinstance(key, NoiseKey)
     if not key.generator.secure:
@@ -233,7 +218,7 @@ def require_bytes(way_out: str, **named: object) -> None:
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
     """A 1-D uint64 array of indices; refuses every value that a cast would change."""
-    ((name, value),) = named.items()
+    name, value = check.name_and_value(named)
     array = np.asarray(value)
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, dtype=np.uint64)

@@ -33,7 +33,7 @@ AT_BEST = 1e-9  # an untrained loss that is zero in all but rounding: such a sta
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """Mean test loss, and for classification the share of correctly classified test records (else None)."""
+    """Mean test loss and, for classification, accuracy."""
 
     loss: NotPrivate[float]
     accuracy: NotPrivate[float | None] = None
@@ -43,8 +43,7 @@ class Baseline:
 class Ended:
     """Final losses and accuracies of one mechanism per seed, None where a seed diverged or was not evaluated.
 
-    Attributes: private: whether it has a finite guarantee; diverged: number of seeds; remark: on its noise; dropped:
-        gradients that were not finite.
+    Attributes: private: whether it has a finite guarantee; diverged: number of seeds; dropped: gradients not finite.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Ended:
 
     @property
     def loss(self) -> float | None:
-        """Mean over seeds; None unless every seed has one."""
         return _mean(self.losses)
 
     @property
@@ -85,6 +83,11 @@ class Judged:
     def private(self) -> list[Ended]:
         return [mechanism for mechanism in self.ended if mechanism.private]
 
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        named = {"the untrained model": self.untrained, "chance": self.chance}
+        return {name: baseline for name, baseline in named.items() if baseline is not None}
+
     def none_beats(self, baseline: Baseline | None) -> bool:
         """Whether every mechanism with a guarantee was compared and none of them beats it."""
         verdicts = [mechanism.beats(baseline) for mechanism in self.private]
@@ -92,28 +95,25 @@ class Judged:
 
     @property
     def finding(self) -> str:
-        """The finding for the title: empty if some private mechanism beats both baselines."""
+        """The finding for a title; empty if some private mechanism beats both baselines."""
         several = len(self.private) > 1
         which = "No private mechanism" if several else "".join(mechanism.name for mechanism in self.private)
         does = "beats" if several else "does not beat"
-        for baseline_name, baseline in (("the untrained model", self.untrained), ("chance", self.chance)):
-            if baseline is not None and self.none_beats(baseline):
+        for name, baseline in self.baselines.items():
+            if self.none_beats(baseline):
                 if all(mechanism.diverged for mechanism in self.private):
                     return "Every private mechanism diverged" if several else f"{which} diverged"
-                return f"{which} {does} {baseline_name} (test loss {baseline.loss:.3g})"
+                return f"{which} {does} {name} (test loss {baseline.loss:.3g})"
         return ""
 
     @property
     def advice(self) -> list[str]:
-        """Which mechanisms diverged or do not beat a baseline, and the setting to change: one sentence for equals."""
+        """Mechanisms that diverged or do not beat a baseline, and the setting to change: one sentence for equals."""
         stuck = any(mechanism.beats(self.untrained) is False for mechanism in self.ended if not mechanism.private)
         sentences, behind = [], dict[tuple[str, str], list[str]]()
         for mechanism in self.ended:
-            lost = " or ".join(
-                f"{baseline_name} ({_in_words(baseline)})"
-                for baseline_name, baseline in (("the untrained model", self.untrained), ("chance", self.chance))
-                if baseline is not None and mechanism.beats(baseline) is False
-            )
+            ahead = {name: x for name, x in self.baselines.items() if mechanism.beats(x) is False}
+            lost = " or ".join(f"{name} ({_in_words(baseline)})" for name, baseline in ahead.items())
             if mechanism.diverged:
                 sentences.append(
                     f"{mechanism.name} diverged in {mechanism.diverged} of {len(mechanism.losses)} seeds: "
@@ -144,11 +144,10 @@ class Judged:
 
 def mean_baseline(baselines: Iterable[Baseline | None]) -> Baseline | None:
     known = list(baselines)
-    if not known or None in known:
-        return None
     complete = [baseline for baseline in known if baseline is not None]
-    loss = _mean([baseline.loss for baseline in complete])
-    return None if loss is None else Baseline(loss, _mean([baseline.accuracy for baseline in complete]))
+    if not complete or len(complete) < len(known):
+        return None
+    return Baseline(float(np.mean([x.loss for x in complete])), _mean([x.accuracy for x in complete]))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

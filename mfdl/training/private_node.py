@@ -28,16 +28,14 @@ from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
 from . import replay_config
-from .clip_rules import Quantile
-from .clipping import counting_dropped
+from .clipping import Quantile, counting_dropped
 from .grid_sums import GridSums, RoundedNormals
 from .keys import NoiseKey, require_secure
 from .shared_randomness import HolderKeys, columns_by_holders
 from .single_copy import REPEATS, NodeFile, RecordSteps, SingleCopy, steps_of_keys
 from .streams import node_stream
-from .tasks import quantile_norm
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
-from .tasks.record_clipping import RecordClipping, clipped_rows
+from .tasks.record_clipping import LOG_NORM, RecordClipping, clipped_rows
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
 
@@ -51,14 +49,11 @@ def __dir__() -> list[str]:
 def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """One row of a `NoiseStream`, as tensors of the shapes, types and devices of parameters.
 
-    Args:
-        row: shape (d,), d the number of entries of all parameters, in their order.
-        parameters: a module, of which those with `requires_grad` count, or tensors by name.
+    Args: row: shape (d,), all entries in the order of the parameters; parameters: a module, of which those with
+        `requires_grad` count, or tensors by name.
 
     Where noise is many times a gradient, as shared noise may be, take tensors of float64, add, and round the sum: a
     gradient that meets rounded noise is rounded to the grid of that, and a record may then move it by more.
-
-    Raises: InvalidInput: another number of entries, or a parameter whose type is no real floating-point one.
 
     >>> stream_row = np.arange(3.0)
     >>> shaped_like(stream_row, torch.nn.Linear(2, 1))["bias"]
@@ -110,10 +105,8 @@ class PrivateNode(SingleCopy):
     Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
         `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
         checks that) and nothing else of the data leaves: no loss, no gradient norm, no record count.
-    Raises:
-        InvalidInput: an argument that does not fit, a needed secret that is missing, or a key that can be guessed.
-        UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
-            or for a number of records that is secret (add-remove); a grid with noise that nodes share.
+    Raises: UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than
+        gradients), or for a secret number of records (add-remove); a grid with noise that nodes share.
     A live node is neither copied, pickled nor forked (`SingleCopy`).
     Cost: per step, a hash of the module, per-record gradients (records x parameters; less for large layers, see
         `RecordClipping`), and the noise of `node_stream`.
@@ -149,9 +142,9 @@ class PrivateNode(SingleCopy):
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
         self.clip_rule = replay_config.clip_rule(clipping, mechanism)
         self.clip_rule.parts(self.model.shapes)
-        if isinstance(self.clip_rule, Quantile) and self.model.shapes.get(quantile_norm.LOG_NORM) != torch.Size():
+        if isinstance(self.clip_rule, Quantile) and self.model.shapes.get(LOG_NORM) != torch.Size():
             raise InvalidInput(
-                f"clipping {clipping} learns a norm that the module must hold: set module.{quantile_norm.LOG_NORM} = "
+                f"clipping {clipping} learns a norm that the module must hold: set module.{LOG_NORM} = "
                 "torch.nn.Parameter(torch.zeros(())) before the optimizer is made."
             )
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
@@ -193,13 +186,12 @@ class PrivateNode(SingleCopy):
                 raise
 
     def close(self) -> None:
-        """Releases the folder, for a node that resumes elsewhere; this one steps no more."""
+        """Releases the folder, for a node that resumes elsewhere."""
         if self._file is not None:
             self._file.close()
 
     @property
     def module(self) -> torch.nn.Module:
-        """The trained module; its parameters after a step may be sent."""
         return self.model.module
 
     @property
@@ -226,8 +218,6 @@ class PrivateNode(SingleCopy):
 
         A record stands in one of the micro-batches or in the batch of `step`. Sums are kept without noise, in memory
         alone: `state_dict` leaves them out.
-
-        Args, Raises: as of `step`.
         """
         with self.alone(), counting_dropped() as dropped:
             numbered, _ = self._checked_batch(features, targets, records)
@@ -240,14 +230,12 @@ class PrivateNode(SingleCopy):
         Args: records: a number for each record, unique in this node's data, to check its participation, on which the
             guarantee rests; without numbers the caller ensures it.
         Returns: None: losses of private records are not for sending. The parameters have moved, and no `grad` stays.
-        Raises: InvalidInput: no step is left, features and targets that do not fit, or a record that takes part when
-            its participation does not allow it; then nothing has happened.
+        Raises: InvalidInput: no step is left, or a record may not take part; then nothing has happened.
         """
         with self.alone():
             self._step(features, targets, records)
 
     def _require_step(self, t: int) -> None:
-        """Raises: InvalidInput: none is left, or it was taken elsewhere."""
         if t >= self.num_steps:
             raise InvalidInput(
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
@@ -308,21 +296,13 @@ class PrivateNode(SingleCopy):
         numbered = [*self._numbered, *(() if records is None else records)]
         return numbered, self._record_steps.with_batch(self.steps_taken, numbered)
 
-    # ---- messages and budget ------------------------------------------------------------------------------------
-
     def message(self) -> Message:
-        """A copy of the module's tensors, to be sent.
-
-        Raises: InvalidInput: before the first step, or where anything but `step` and `receive` has changed the module.
-        """
+        """A copy of the module's tensors, to be sent; refused where anything but `step` and `receive` moved it."""
         self._require_covered_module()
         return Message({name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()})
 
     def receive(self, average: Mapping[str, torch.Tensor]) -> None:
-        """Loads an average of messages (`mfdl.gossip.average`).
-
-        Raises: InvalidInput: as `message`; other names or shapes than those of the module.
-        """
+        """Loads an average of messages (`mfdl.gossip.average`); refused as `message` is."""
         self._require_covered_module()
         shapes = {name: tensor.shape for name, tensor in self.module.state_dict().items()}
         given = check.mapping("names and tensors, as mfdl.gossip.average gives them", average=average)
@@ -346,7 +326,7 @@ class PrivateNode(SingleCopy):
         noise whose columns have correlations of their own over time, or records with several owners.
         """
         noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
-        alone = (noise.local or (noise.causal is not None and noise.causal.shared)) and not owners.shared
+        alone = (noise.local or noise.shared) and not owners.shared
         return self.mechanism.guarantee_after(self.steps_taken if alone or not self.steps_taken else self.num_steps)
 
     def remaining(self) -> int:
@@ -408,10 +388,7 @@ class PrivateNode(SingleCopy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes after the steps of a saved node; never back.
-
-        Raises: InvalidInput: a state of another mechanism, node, model or key, or one from before this node's step.
-        """
+        """Resumes after the steps of a saved node, with the same mechanism, model and keys; never back."""
         for name, expected in self._identity().items():
             if state.get(name) != expected:
                 raise InvalidInput(
@@ -458,7 +435,6 @@ class PrivateNode(SingleCopy):
 
 
 def _require_stepping(node: PrivateNode | None) -> None:
-    """Refuses a step of the optimizer by itself, which would use gradients without clipping or noise."""
     if node is not None and not node._stepping:
         raise InvalidInput(
             "this optimizer belongs to a PrivateNode, and a step of its own would use gradients without clipping and "

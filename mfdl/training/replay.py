@@ -23,7 +23,7 @@ import torch
 from .. import files, metrics
 from ..algorithms.error_in_models import InputScales, input_scales
 from ..check import FloatArray
-from ..noise.stream import KEEP_BYTES
+from ..noise.stream import kept_bytes
 from ..progress import Advance, reporter
 from ..spec import takes_fields_of
 from . import learned, replay_config
@@ -36,22 +36,15 @@ from .run import Run, SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
 
-MOST_RUNS = {"cpu": 4, "cuda": 64}
-"""Runs at a time, by type of device; on a CPU eight gain no more than four."""
-RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}
-"""Largest size of their records."""
-NOISE_BYTES = 2**31
-"""Largest size of base noise that their streams keep."""
+MOST_RUNS = {"cpu": 4, "cuda": 64}  # runs at a time, by type of device; on a CPU eight gain no more than four
+RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}  # largest size of their records
+NOISE_BYTES = 2**31  # largest size of base noise that their streams keep
 
-Wanted = tuple[ReplayConfig, int | None, NoiseKey]
-"""A run by its config, its seed and its root key."""
+Wanted = tuple[ReplayConfig, int | None, NoiseKey]  # a run by its config, its seed and its root key
 
 
 def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
-    """Properties that runs must share to train together; None for a run that trains alone.
-
-    Alone: with checkpoints, kept messages, a function called at evaluations, a step rule, or several ranks.
-    """
+    """Properties that runs must share to train together; None for a run that trains alone."""
     alone = config.checkpoint_folder is not None or config.keep_messages or config.on_evaluation is not None
     if alone or config.rule is not None or current().size > 1:
         return None
@@ -93,34 +86,25 @@ def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[t
 
 def _most(run: SeedReplay) -> int:
     kind = "cpu" if run.device.type == "cpu" else "cuda"
-    noise = run.algorithm.noise
-    kept_bytes = (
-        1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * run.instance.dimension)
-    )
-    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept_bytes)
+    noise_bytes = kept_bytes(run.algorithm.noise, run.instance.dimension)
+    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, noise_bytes)
     return max(1, min(MOST_RUNS[kind], *room))
 
 
 def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict[int, SeedRun]) -> None:
-    """Trains together the runs that share their maps, group by group."""
+    """Trains together the runs whose maps are the first one's up to scales of inputs, group by group."""
     while batch:
         (_, first), *_ = batch
-        scales = {place: _scales(run, first) for place, run in batch}
-        together = [(place, run) for place, run in batch if scales[place] is not None]
-        batch = [(place, run) for place, run in batch if scales[place] is None]
+        fits = {place: run is first or fit_together(run.instance, first.instance) for place, run in batch}
+        scales = {place: input_scales(run.algorithm, first.algorithm) for place, run in batch if fits[place]}
+        constants = {place: scale for place, scale in scales.items() if scale is not None}
+        together = [run for place, run in batch if place in constants]
+        batch = [(place, run) for place, run in batch if place not in constants]
         if len(together) == 1:
-            ((place, run),) = together
-            finished[place] = run.run(advance)
-            continue
-        constants = [scale for place, _ in together if (scale := scales[place]) is not None]
-        results = BatchedRuns([run for _, run in together], constants).run(advance)
-        finished |= zip((place for place, _ in together), results, strict=True)
-
-
-def _scales(run: SeedReplay, first: SeedReplay) -> InputScales | None:
-    """Scales of the inputs of a run in the maps of the first one; None if they differ otherwise, or modules do."""
-    fits = run is first or fit_together(run.instance, first.instance)
-    return input_scales(run.algorithm, first.algorithm) if fits else None
+            results = [together[0].run(advance)]
+        else:
+            results = BatchedRuns(together, [*constants.values()]).run(advance)
+        finished |= zip(constants, results, strict=True)
 
 
 class BatchedRuns:
@@ -177,7 +161,7 @@ class BatchedRuns:
         return self._results(models, released, last, seconds / len(runs))
 
     def _count_dropped(self, t: int, models: torch.Tensor) -> None:
-        """Counts dropped gradients by run, from gradients that are taken again."""
+        """Counts dropped gradients by run, which takes the gradients again."""
         for run, of_run in zip(self.runs, models.chunk(len(self.runs)), strict=True):
             with counting_dropped() as dropped:
                 run.clipped(run.batch(t), of_run, t)
@@ -197,8 +181,7 @@ class BatchedRuns:
         """(n, R d), run by run of columns, as (R n, d)."""
         return columns.unflatten(1, (len(self.runs), -1)).transpose(0, 1).flatten(0, 1)
 
-    def _columns(self, rows: torch.Tensor) -> torch.Tensor:
-        """The inverse of `_rows`."""
+    def _columns(self, rows: torch.Tensor) -> torch.Tensor:  # the inverse of `_rows`
         return rows.unflatten(0, (len(self.runs), -1)).transpose(0, 1).flatten(1)
 
     def _batch(self, step: int) -> TaskInstance:
@@ -230,7 +213,6 @@ class BatchedRuns:
     def _results(
         self, models: torch.Tensor, released: dict[str, torch.Tensor], finished_steps: int, seconds: float
     ) -> list[SeedRun]:
-        """Results of each run; `seconds` are its share of the training."""
         tables = [(step, _on_cpu(table)) for step, table in self._evaluated]
         at_end, of_runs = _on_cpu(released), models.unflatten(0, (len(self.runs), -1)).double().cpu().numpy()
         results = []
@@ -255,8 +237,7 @@ def replay(config: ReplayConfig) -> Run:
     Raises:
         InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period that
             the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
-        UnsupportedMechanism: at record level, a participation without a rule for batches: other than cyclic, every
-        step, Poisson sampling or balls-in-bins.
+        UnsupportedMechanism: at record level, a participation without a rule for batches.
     """
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
     with reporter(config.progress).bar(doing, len(_seeds(config)) * config.last) as advance:

@@ -14,25 +14,24 @@ from numpy.typing import NDArray
 from .. import check, metrics
 from ..check import FloatArray
 from ..display import short_repr
-from ..dynamics.dynamics import MAX_RATE_RATIO
+from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
 from ..progress import Progress, reporter
-from . import clip_rules, step_rules
-from .clip_rules import ClipRule, Flat, Quantile
+from . import step_rules
+from .clipping import ClipRule, Flat, Quantile, parse_rule
 from .keys import NoiseKey, require_key, require_secure
 from .step_rules import StepRule
 from .tasks import Task
 from .tasks.partition import Period
-from .tasks.quantile_norm import with_log_norm
+from .tasks.record_clipping import with_log_norm
 
 
 def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     """Steps after which the executor feeds the same records again, at each node if they differ."""
-    if given is not None:
-        given = check.integer_at_least(1, period=given)
+    given = None if given is None else check.integer_at_least(1, period=given)
     if mechanism.sampling is not None:
         if given is not None:
             raise InvalidInput(
@@ -73,7 +72,6 @@ def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> Flo
 
     Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
     sums, and where all nodes have the same. Elsewhere the mechanism must have been calibrated with them.
-    Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
     user, drawn = mechanism.unit == "user", mechanism.sampling
@@ -103,8 +101,6 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
     clip_norm does not apply to it, so guarantees that assume such a constant require c_t = 1.
-    Raises: InvalidInput: no number > 0 at some step, another count than steps, or clips that span too much; a c_t other
-        than 1 under a guarantee that rests on a Lipschitz constant.
     """
     num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
@@ -126,11 +122,8 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
-    """The rule that a text names, at the clipping norm of a mechanism.
-
-    Raises: InvalidInput: another text; a rule other than the flat one under a guarantee with a Lipschitz constant.
-    """
-    rule = clip_rules.parse(text, mechanism.clip_norm)
+    """The rule that a text names, at a mechanism's clipping norm; under a Lipschitz constant the flat one alone."""
+    rule = parse_rule(text, mechanism.clip_norm)
     if isinstance(rule, Quantile) and mechanism.unit == "user":
         raise UnsupportedMechanism(
             f"clipping {rule} follows norms of records, and at user level a node has one gradient; take flat or "
@@ -158,13 +151,10 @@ def left_out(mechanism: Mechanism, task: Task) -> str:
 def statement(
     mechanism: Mechanism, declared: str, delta: float | None = None, step_rule: str = "", clipping: str = "flat"
 ) -> str:
-    """The guarantee of a run as fields, one a line, its clip and step rules, and what it leaves out.
-
-    Args: declared: of `left_out`; delta: of the printed epsilon; default that of the guarantee.
-    """
+    """The guarantee of a run as fields, one a line, its rules, and what it leaves out: `declared` of `left_out`."""
     guarantee = mechanism.guarantee
     lines = [str(guarantee if delta is None else guarantee.at_delta(delta))]
-    if words := clip_rules.parse(clipping, mechanism.clip_norm).words:
+    if words := parse_rule(clipping, mechanism.clip_norm).words:
         lines.append(f"clip rule: {words}")
     if step_rule:
         lines.append(f"step rule: {step_rule}, a function of privatised gradients")
@@ -174,10 +164,7 @@ def statement(
 
 
 def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
-    """Refuses a guarantee that does not hold for every function of the injected sums.
-
-    Args: use: of the gradients or sums, in words; way: the alternative.
-    """
+    """Refuses a guarantee that does not hold for every function of the injected sums; use, way: in words."""
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
     seen = guarantee.release == "not applicable" and algorithm.divisors_cancel
     if mechanism.lipschitz is not None or not guarantee.adaptive or not seen:
@@ -213,9 +200,6 @@ def require_covered(mechanism: Mechanism, task: Task) -> None:
             f"the guarantee assumes local maps with Lipschitz constant {mechanism.lipschitz:g}, and task {task.name!r} "
             f"claims {task.lipschitz}; calibrate without lipschitz, or state Task(lipschitz=...) if you can prove it."
         )
-
-
-# ---- a node in a training loop of the user
 
 
 def require_batch(records: object, **tensors: object) -> None:
@@ -329,8 +313,8 @@ class ReplayConfig:
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
             Where the guarantee rests on a Lipschitz constant, only 1 in every step.
         clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
-            (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
-            a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
+            (`mfdl.training.clipping`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
+            a norm that each model learns as one more parameter (`mfdl.training.tasks.record_clipping`), record level
             only; "layers:RATIO:...", flat for each layer, the squares of whose norms add up to C^2. Same sensitivity,
             hence same guarantee; all but the first are refused where it rests on a Lipschitz constant, and with a
             clip_schedule.
@@ -379,19 +363,21 @@ class ReplayConfig:
         check.instance(Task, task=task)
         mechanism.require_unchanged()
         require_covered(mechanism, task)
-        if seeds is not None and not isinstance(seeds, Iterable):
-            raise InvalidInput(f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}.")
-        seeds = None if seeds is None else tuple(check.integer_at_least(0, seed=seed) for seed in seeds)
-        if seeds == ():
-            raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
-        object.__setattr__(self, "seeds", seeds)
+        if seeds is not None:
+            if not isinstance(seeds, Iterable):
+                raise InvalidInput(
+                    f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}."
+                )
+            seeds = tuple(check.integer_at_least(0, seed=seed) for seed in seeds)
+            if not seeds:
+                raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+            object.__setattr__(self, "seeds", seeds)
         if key is not None:
             require_key(key=key)
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         metrics.require_measured(self.metrics, task.kind, task.name)
         if self.clip_schedule is not None:
-            clips = clip_schedule(self.clip_schedule, mechanism)
-            object.__setattr__(self, "clip_schedule", clips)
+            object.__setattr__(self, "clip_schedule", clip_schedule(self.clip_schedule, mechanism))
         rule = clip_rule(self.clipping, mechanism)
         if self.clip_schedule is not None and not isinstance(rule, Flat):
             raise InvalidInput(
@@ -439,12 +425,11 @@ class ReplayConfig:
 
     @property
     def fed_every(self) -> Period:
-        """Steps after which the same records are fed again, at each node if they differ."""
         return fed_every(self.mechanism, self.period)
 
     @property
     def clip_rule(self) -> ClipRule:
-        return clip_rules.parse(self.clipping, self.mechanism.clip_norm)
+        return parse_rule(self.clipping, self.mechanism.clip_norm)
 
     @property
     def rule(self) -> StepRule | None:
@@ -462,5 +447,4 @@ class ReplayConfig:
 
 
 def chosen_device(given: str | torch.device | None) -> torch.device:
-    """The given device; default CUDA when there is one, else the CPU."""
     return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))

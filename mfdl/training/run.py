@@ -20,10 +20,10 @@ from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..privacy.guarantee import Guarantee
-from ..storable import storable
+from ..spec import storable
 from ..trust import TrustModel
 from ..trust.base import node_indices
-from . import clip_rules
+from .clipping import parse_rule
 from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
 from .replay_config import statement
 
@@ -50,17 +50,14 @@ class SeedRun:
     Models and messages are covered for the attackers that the mechanism's guarantee names.
 
     Attributes:
-        seed: of data split, start model and batch order; None when drawn by the operating system.
-        steps: evaluated steps (number of finished steps), shape (E,).
+        seed: None when drawn by the operating system. steps: evaluated steps (number of finished steps), shape (E,).
         loss, accuracy: on the test records, shape (E, n); accuracy is None for regression.
         models: released models, by default the final ones, shape (n, d); of a run that was stopped early the last ones.
         diverged: a model or a test loss was not finite at some evaluation.
-        finished_steps: less than T when stopped early.
-        training_seconds: evaluation excluded.
-        key_id: public name of the noise key.
+        training_seconds: evaluation excluded. key_id: public name of the noise key.
         messages: of every step, shape (steps, messages, d), if `keep_messages`.
-        generator: name of the generator of the noise: a cipher, or Philox for a seed.
-        seeded_noise: the noise can be subtracted by guessing the seed: for research, never to be published.
+        generator: of the noise, a cipher, or Philox for a seed; seeded_noise: guessing the seed subtracts it: for
+            research, never to be published.
         untrained_loss, untrained_accuracy: of the first model; None if unknown, or for regression.
         metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
         released: every metric by name of released models that are not the last ones: of each node, shape (n,); of their
@@ -97,12 +94,9 @@ class SeedRun:
     def final(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
         """Mean of a metric over nodes: of the released models, or of the last models over the last evaluations.
 
-        None if the run diverged or was not evaluated in them, or where the mean is not finite.
+        None if the run diverged or was not evaluated in them, or where the mean is not finite or has no values.
 
-        Args:
-            metric: a name of `measured`; None for a metric without values, such as the accuracy of a regression.
-            last_steps: if given, the answer is that of `last`.
-        Raises: InvalidInput: an unknown metric, or less than one step.
+        Args: metric: a name of `measured`; last_steps: if given, the answer is that of `last`.
         """
         if last_steps is not None or not self.released:
             return self.last(metric, last_steps)
@@ -117,8 +111,10 @@ class SeedRun:
         Args: last_steps: number of last steps, evaluated every `eval_every`; default `final_steps`.
         """
         require_known("metric", metric, metrics.WORDS)
-        given = None if last_steps is None else check.integer_at_least(1, last_steps=last_steps)
-        late = self.steps > self.finished_steps - (given or final_steps(self.finished_steps))
+        span = (
+            final_steps(self.finished_steps) if last_steps is None else check.integer_at_least(1, last_steps=last_steps)
+        )
+        late = self.steps > self.finished_steps - span
         values = self.measured.get(metric)
         if values is None or self.diverged or not late.any():
             return None
@@ -127,12 +123,10 @@ class SeedRun:
 
     @property
     def final_test_loss(self) -> float | None:
-        """`final("loss")`."""
         return self.final("loss")
 
     @property
     def final_accuracy(self) -> float | None:
-        """`final("accuracy")`; None for regression."""
         return self.final("accuracy")
 
 
@@ -143,7 +137,7 @@ class Run(Shown):
     Attributes:
         chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None.
         public_constants: those of the task, where the mechanism's batches are secret.
-        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clip_rules`).
+        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clipping`).
     """
 
     mechanism: Mechanism
@@ -165,7 +159,6 @@ class Run(Shown):
             node: index or label, as of a trust model; seed: one of the runs, default the first.
             task: the trained task; needed for a run that was loaded from a file, which holds no code.
         Guarantee: the parameters are covered for the attackers that the mechanism's guarantee names.
-        Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
         task = task or self.task
         if task is None:
@@ -182,10 +175,7 @@ class Run(Shown):
         return task.module_with(of_seed[0].models[index], of_seed[0].seed)
 
     def statement(self, delta: float | None = None) -> str:
-        """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.
-
-        Args: delta: of the printed epsilon; default that of the guarantee.
-        """
+        """The guarantee of this run as fields, one a line, at a delta, and what of the task it leaves out."""
         return statement(self.mechanism, self.public_constants, delta, self.step_rule, self.clipping)
 
     def guarantee_so_far(self) -> Guarantee | None:
@@ -212,12 +202,11 @@ class Run(Shown):
 
     @property
     def judged(self) -> Judged:
-        """This mechanism compared with the untrained model and with chance."""
         return judged([self])
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
-        rule = clip_rules.parse(self.clipping, self.mechanism.clip_norm).words
+        rule = parse_rule(self.clipping, self.mechanism.clip_norm).words
         more = [("clip rule", rule), ("step rule", self.step_rule), ("declared public", self.public_constants)]
         return [*rows, *((name, text) for name, text in more if text)]
 
@@ -226,7 +215,6 @@ class Run(Shown):
 
     @property
     def last_steps(self) -> int:
-        """Number of last steps over which final figures are averaged, see `final_steps`."""
         return final_steps(max(run.finished_steps for run in self.seeds))
 
     @property
@@ -266,8 +254,6 @@ class Run(Shown):
 
         `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `config_hash` the mechanism's
         content hash. Loss, accuracy and metrics are `NotPrivate`.
-
-        Raises: MissingExtra: pandas is not installed.
         """
         mechanism, guarantee = self.mechanism, self.mechanism.guarantee
         dynamics, T = mechanism.algorithm.dynamics, mechanism.algorithm.num_steps
@@ -288,8 +274,6 @@ class Run(Shown):
 
         The file is readable by its owner alone: no guarantee covers the metrics (the header names them), and models and
         messages only for the attackers that it names. A file of a seeded run holds the seed of its noise.
-
-        Raises: InvalidInput: as for `Mechanism.save`.
         """
         content = {
             **{name: getattr(self, name) for name in _stored_fields()},
@@ -300,26 +284,17 @@ class Run(Shown):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Run:
-        """The run that `save` wrote.
-
-        Args: anew, trust: of the guarantee of its mechanism, see `Mechanism.load`.
-        Raises: InvalidInput: as for `Mechanism.load`; seeds whose arrays do not fit the mechanism.
-        """
+        """The run that `save` wrote; anew, trust: of the guarantee of its mechanism, see `Mechanism.load`."""
         content = archive.read(path, RUN)
         with archive.refusing(path, RUN):
             fields = {name: content[name] for name in _stored_fields()}
             mechanism = Mechanism.of_file(content[MECHANISM], anew=anew, trust=trust)
-            run = cls(**{**fields, "mechanism": mechanism})
-            run._require_consistent()
-            return run
-
-    def _require_consistent(self) -> None:
-        """Raises InvalidInput where seeds do not fit the mechanism, or a metric of chance is no number."""
-        for seed in self.seeds:
-            _require_shapes(seed, self.mechanism)
-        for name in _CHANCE:
-            if (value := getattr(self, name)) is not None and not isinstance(value, float):
-                raise InvalidInput(f"its {name} is {value!r}, no number.")
+            for seed in fields["seeds"]:
+                _require_shapes(seed, mechanism)
+            for name in _CHANCE:
+                if (value := fields[name]) is not None and not isinstance(value, float):
+                    raise InvalidInput(f"its {name} is {value!r}, no number.")
+            return cls(**{**fields, "mechanism": mechanism})
 
     @overload
     def plot(self, ax: None = None, *, metric: str = "loss") -> Figure: ...
@@ -339,7 +314,6 @@ _CHANCE = ("chance_loss", "chance_accuracy")
 
 
 def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
-    """Refuses arrays without one row an evaluation and one column a node."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
     evaluated = seed.steps.shape
     fits = all(
@@ -390,7 +364,6 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
     Args: ax: axes for the curves, which are then returned; default a Figure with final losses and guarantees;
         metric: "loss", "accuracy" of a classifier, or a requested metric.
-    Raises: InvalidInput: no run, another metric, or one that a run did not measure.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
     from ..pictures.style import mechanism_looks
@@ -448,13 +421,9 @@ def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
 
 
 def _privacy(runs: Sequence[Run]) -> str:
-    """The guarantee that the runs have in common, where it is finite."""
-    statements = {_in_words(run.mechanism) for run in runs}
+    """mu, if there is one, and epsilon where all runs have them in common and finite; else empty."""
+    statements = set()
+    for guarantee in (run.mechanism.guarantee for run in runs):
+        mu = "" if guarantee.mu is None else f"mu = {rounded_up(guarantee.mu, 6)}, "
+        statements.add(f" ({mu}{guarantee.epsilon_in_words})" if guarantee.finite else "")
     return "" if len(statements) > 1 else statements.pop()
-
-
-def _in_words(mechanism: Mechanism) -> str:
-    """mu, if there is one, and epsilon; empty without a guarantee."""
-    guarantee = mechanism.guarantee
-    mu = "" if guarantee.mu is None else f"mu = {rounded_up(guarantee.mu, 6)}, "
-    return f" ({mu}{guarantee.epsilon_in_words})" if guarantee.finite else ""

@@ -26,7 +26,7 @@ from ..errors import InvalidInput
 from ..noise.stream import NoiseStream
 from ..progress import Advance
 from . import checkpoint, clipping, learned, replay_config
-from .clip_rules import Flat
+from .clipping import Flat
 from .distributed import Group, Share
 from .drawn_batches import scheme_batches
 from .executor import Executor, Releasing, one_thread
@@ -40,17 +40,12 @@ from .tasks.instance import TaskInstance
 NOT_COVERED = ("diverged", "dropped_records", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; the hash confirms a guess of all data."""
 
-RULE = "step rule, "
-"""Prefix, in a checkpoint, of the names of a step rule's state."""
-
+RULE = "step rule, "  # prefix, in a checkpoint, of the names of a step rule's state
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
 
 class SeedReplay:
-    """One seed, or one rank's share of it: builds the instance, resumes from a checkpoint, and steps.
-
-    Args: folder: of its checkpoint; like: a run whose algorithm this one takes, if it is the same.
-    """
+    """One seed, or one rank's share of it; like: a run whose algorithm this one takes, if it is the same."""
 
     def __init__(
         self,
@@ -118,7 +113,6 @@ class SeedReplay:
 
     @functools.cached_property
     def executor(self) -> Executor:
-        """The executor of this run alone; runs that train together share one."""
         return Executor(self.algorithm, dtype=self.config.dtype, device=self.device, group=self.group)
 
     @property
@@ -144,7 +138,6 @@ class SeedReplay:
             self._restore(self.saved)
 
     def _saved(self) -> checkpoint.Checkpoint | None:
-        """The checkpoint in the folder, if the run can resume from it."""
         if self.folder is None or not os.path.lexists(self.folder / checkpoint.FILE):
             return None
         saved = checkpoint.load(self.folder)
@@ -173,7 +166,6 @@ class SeedReplay:
             checkpoint.remove_leftovers(self.folder)  # of a run that was killed; a finished one saves no more
 
     def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
-        """Refuses a checkpoint that this code would not have written for this run."""
         shapes = {name: tuple(tensor.shape) for name, tensor in saved.models.items()}
         evaluated, T, n = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, self.algorithm.num_nodes
         state, table = (self.algorithm.sizes["state"], self.instance.dimension), (*evaluated, n)
@@ -236,17 +228,11 @@ class SeedReplay:
             if x is not None
         }
 
-    def _released(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """(released models, their metrics if they are not the last models)."""
-        models = self.releasing.models(self.state)
-        return models, {} if self.releasing.total is None else self._measured(models)
-
     def _evaluated_step(self, step: int) -> EvaluatedStep:
-        losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
-        loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
+        last = {name: np.array(tables[-1]) for name, tables in self.evaluated.items() if tables}
         models = np.array(self._all_models(self.executor.models(self.state)))
-        more = {name: np.array(self.evaluated[name][-1]) for name in self.metrics}
-        return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged, more)
+        more = {name: last[name] for name in self.metrics}
+        return EvaluatedStep(step, self.seed, last["loss"], last.get("accuracy"), models, self.diverged, more)
 
     def _all_messages(self, messages: torch.Tensor) -> np.ndarray:
         """Messages of all rounds of a step and all senders, from those of this rank's."""
@@ -267,11 +253,9 @@ class SeedReplay:
         return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
 
     def batch(self, step: int) -> TaskInstance:
-        """The records of a step: all of its class, or those drawn."""
         return self.instance if self.batches is None else self.batches.step_batch(step)
 
     def clipped(self, batch: TaskInstance, models: torch.Tensor, step: int) -> torch.Tensor:
-        """The clipped gradients of a batch, to which noise is added."""
         mechanism = self.mechanism
         scales = None if self.rule is None else self.rule.scales(step, self.rule_state)
         if self.clips is None:
@@ -323,13 +307,13 @@ class SeedReplay:
         finished = max(last, self.start)
         if finished < T:
             self._save(finished)
-        models, released = self._released() if finished == T else (self.executor.models(self.state), {})
+        models = self.releasing.models(self.state) if finished == T else self.executor.models(self.state)
+        released = {} if finished < T or self.releasing.total is None else self._measured(models)
         return self.result(self._all_models(models), released, finished, seconds)
 
     def result(
         self, models: NDArray[np.float64], released: dict[str, Any], finished_steps: int, seconds: float
     ) -> SeedRun:
-        """The result, with the released models, shape (n, d)."""
         tables = self._tables()
         start = learned.untrained(self.config.task, self.split_seed)
         return SeedRun(

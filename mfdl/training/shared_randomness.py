@@ -63,9 +63,7 @@ class HolderKeys:
     def given(cls, keys: Mapping[Iterable[int], NoiseKey]) -> HolderKeys:
         """Keys that were agreed on, e.g. `HolderKeys.given({(0,): own, (0, 1): shared})`.
 
-        Raises:
-            InvalidInput: a holder set is empty, named twice or not of node indices; a value is not a NoiseKey; two
-                holder sets have one secret, so that noise counted as independent would be equal.
+        Raises: InvalidInput: two holder sets have one secret, so that noise counted as independent would be equal.
         """
         known: dict[Holders, NoiseKey] = {}
         owner: dict[NoiseKey, Holders] = {}
@@ -84,7 +82,6 @@ class HolderKeys:
         return cls(None, known)
 
     def key_for(self, holders: Iterable[int]) -> NoiseKey:
-        """The secret of a holder set. Raises: InvalidInput: naming the set, when its secret is missing."""
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
             raise InvalidInput(
@@ -124,7 +121,6 @@ def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]
     >>> columns_by_holders(IndependentNoise(num_steps=5, num_nodes=2))
     {frozenset({0}): array([0]), frozenset({1}): array([1])}
 
-    Raises: InvalidInput: `noise.holders()` does not have one row per column and one column per node.
     Cost: O(holders of all columns).
     """
     table = sp.csr_array(noise.holders(), dtype=bool, copy=True)
@@ -150,7 +146,6 @@ def base_columns(
     """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
     Args: columns: of a step, in any order; default all. shard: part of the coordinates, see `ColumnNormals`.
-    Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
     sets = columns_by_holders(noise)
@@ -189,12 +184,10 @@ Label = str | int | bytes
 
 
 class NodeIdentity:
-    """An X25519 key pair of one node. Neither `repr` nor pickling reveals the private key.
+    """An X25519 key pair of one node, `public_bytes` for every peer; neither `repr` nor pickling reveals the other one.
 
     >>> NodeIdentity.generate()
     NodeIdentity(fingerprint='...')
-
-    Attributes: public_bytes: the public key, 32 bytes, for every peer.
     """
 
     __slots__ = ("_private", "public_bytes")
@@ -240,14 +233,10 @@ def pair_key(
     >>> key == pair_key(b, a.public_bytes, run_id="run 1", own_label="b", peer_label="a")
     True
 
-    Args:
-        peer_public: the peer's `public_bytes`, from an authenticated channel.
-        run_id: new for each run and equal at both ends; not empty.
-        own_label, peer_label: names of the two that all nodes use, e.g. their indices; different.
+    Args: peer_public: from an authenticated channel; run_id: new for each run and equal at both ends; own_label,
+        peer_label: names of the two that all nodes use, e.g. their indices.
     Guarantees: both ends get the same key. Another run id, label or public key gives an unrelated one.
-    Raises:
-        InvalidInput: a public key that is not 32 bytes, is the own one, or is of low order (every private key gives
-            the secret zero with it); equal labels; an empty run id.
+    Raises: InvalidInput: a public key of low order, with which every private key gives the secret zero.
     """
     from cryptography.hazmat.primitives import hashes  # keeps `import mfdl` light
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
@@ -278,12 +267,8 @@ def seal_group_key(
 ) -> bytes:
     """A group's secret, encrypted for one member under the key of the pair (sender, receiver).
 
-    Args:
-        key: drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
-        pair: `pair_key` of sender and receiver for this run.
-        group: labels of all members, in any order.
+    Args: key: drawn by one member with `NoiseKey.from_entropy()`; pair: `pair_key` of sender and receiver for this run.
     Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
-    Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """
     cipher, context = _seal(pair, group, run_id, sender, receiver)
     nonce = secrets.token_bytes(NONCE_BYTES)
@@ -322,7 +307,6 @@ def agree(
     """The HolderKeys of every node of a deployment, agreed on in one process.
 
     Args: identities: of nodes 0 .. n - 1; holder_sets: e.g. of `columns_by_holders(noise)`.
-    Raises: InvalidInput: a holder set is empty or names a node without identity.
     Cost: about 0.1 ms per pair and per sealed key.
     """
     n = len(identities)
@@ -338,7 +322,7 @@ def agree(
         if max(holders) >= n:
             raise InvalidInput(f"holder sets must name nodes below {n}, the number of identities, got {max(holders)}.")
         if len(holders) == 2:
-            second = others[0]
+            (second,) = others
             keys_of_nodes[first][holders], keys_of_nodes[second][holders] = pair(first, second), pair(second, first)
             continue
         drawn = NoiseKey.from_entropy()

@@ -26,8 +26,7 @@ from ..participation import Participation
 
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
 
-steps_of_keys: dict[str, int] = {}
-"""Number of steps taken with each set of secrets in this process, by `key_id`."""
+steps_of_keys: dict[str, int] = {}  # number of steps taken with each set of secrets in this process, by `key_id`
 
 
 class SingleCopy:
@@ -59,10 +58,7 @@ class SingleCopy:
 
 
 class NodeFile:
-    """The last step of a live node, in a folder that is locked until `close`, or until this is collected with its node.
-
-    Raises: InvalidInput: another node holds the folder, or it cannot be written.
-    """
+    """The last step of a live node, in a folder that is locked until `close`, or until this and its node are gone."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path, lock = Path(folder) / "node.pt", contextlib.ExitStack()
@@ -81,7 +77,7 @@ class NodeFile:
         self._stamp = self._stamped()
 
     def load(self) -> dict[str, Any]:
-        """The last saved state, empty without one. Raises: InvalidInput: a damaged file."""
+        """The last saved state, empty without one."""
         try:
             return dict(torch.load(self.path, weights_only=True)) if self.path.exists() else {}
         except (RuntimeError, OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -107,20 +103,14 @@ class NodeFile:
 
 
 class RecordSteps:
-    """Steps that the numbered records of one node have joined, as their participation allows.
-
-    Args: participation: of one record; None where it may take part in every step, as all data of a user may.
-    """
+    """Steps that the numbered records of one node have joined, as the participation of a record allows; None: all."""
 
     def __init__(self, participation: Participation | None) -> None:
         self._participation = participation
         self._steps: dict[int, list[int]] = {}
 
     def with_batch(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
-        """The steps of each record of a batch, step t included; `add` makes them count.
-
-        Raises: InvalidInput: the first record that stands twice or may not take part.
-        """
+        """The steps of each record of a batch, step t included; `add` makes them count."""
         if records is None or self._participation is None:
             return {}
         joined: dict[int, list[int]] = {}

@@ -21,9 +21,7 @@ from ..errors import InvalidInput
 from ..spec import Entry, Registry, kebab_case
 from .distributed import Share
 
-State = Mapping[str, torch.Tensor]
-"""State of a rule: tensors by name, one row a node, float64."""
-
+State = Mapping[str, torch.Tensor]  # state of a rule: tensors by name, one row a node, float64
 STEP_RULES: Registry[Entry] = Registry("step rule", by_position=True)
 
 __all__ = ["STEP_RULES", "Messages", "Nesterov", "Normalised", "PublicFacts", "Rms", "StepRule", "parse"]
@@ -68,8 +66,8 @@ class PublicFacts:
         whole = self._share.gathered("nodes", x)
         return self._share.own_rows("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
 
-    def _rows(self, of_nodes: np.ndarray) -> torch.Tensor:
-        column = torch.as_tensor(np.array(of_nodes, dtype=np.float64)[:, None], device=self._device)
+    def _rows(self, numbers: np.ndarray) -> torch.Tensor:
+        column = torch.as_tensor(np.array(numbers, dtype=np.float64)[:, None], device=self._device)
         return self._share.own_rows("nodes", column)
 
 
@@ -86,7 +84,7 @@ class StepRule(abc.ABC):
         return ":".join([kebab_case(type(self).__name__), *values])
 
     def first_state(self, zeros: torch.Tensor) -> State:
-        """The state before the first step. Args: zeros: shape (rows, d)."""
+        """The state before the first step, from zeros (rows, d)."""
         return {}
 
     def scales(self, t: int, state: State) -> torch.Tensor | None:
@@ -95,10 +93,9 @@ class StepRule(abc.ABC):
 
     @abc.abstractmethod
     def step(self, t: int, sums: torch.Tensor, state: State, facts: PublicFacts) -> tuple[torch.Tensor, State]:
-        """(directions, the next state) of step t.
+        """(directions, the next state) of step t, from privatised sums of clipped gradients, (rows, d), float64.
 
-        Args: sums: privatised sums of clipped gradients, shape (rows, d), float64.
-        Returns: directions in units of sums, as the algorithm divides them by the divisors.
+        Directions are in units of sums, as the algorithm divides them by the divisors.
         """
 
 
@@ -155,8 +152,7 @@ class SecondMoments(StepRule):
     def first_state(self, zeros: torch.Tensor) -> State:
         return {"moments": zeros}
 
-    def factors(self, state: State) -> torch.Tensor:
-        """The scales of the moments, 1 where none is above zero."""
+    def factors(self, state: State) -> torch.Tensor:  # 1 where no moment is above zero
         moments = state["moments"].clamp(min=0.0)
         largest = moments.amax(1, keepdim=True)
         ratios = torch.where(largest > 0, moments / largest, 1.0)
@@ -205,8 +201,6 @@ def parse(spec: StepRule | str) -> StepRule:
 
     >>> str(parse("rms:0.5")), str(parse("nesterov:0.9"))
     ('rms:0.5:0.9:0.05', 'nesterov:0.9')
-
-    Raises: InvalidInput: another text, or a number out of range.
     """
     if isinstance(spec, StepRule):
         return spec

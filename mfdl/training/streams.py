@@ -18,8 +18,7 @@ from .column_generators import SHARDS
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 
-SHARD = 2**22
-"""Coordinates of a shard: 32 MiB a row."""
+SHARD = 2**22  # coordinates of a shard: 32 MiB a row
 
 
 def noise_stream(
@@ -34,10 +33,8 @@ def noise_stream(
 ) -> NoiseStream:
     """Injected noise step by step, of all slots or of some.
 
-    Args:
-        key: root secret of a simulation, see `HolderKeys.simulated`; or the keys themselves.
-        tensor: number of the parameter tensor; equal numbers would repeat the noise.
-        shard: part of the coordinates of that tensor, see `ShardedNoise`.
+    Args: key: of a simulation, see `HolderKeys.simulated`, or the keys themselves; tensor: number of the parameter
+        tensor, equal numbers would repeat the noise; shard: part of its coordinates, see `ShardedNoise`.
     """
     keys = key if isinstance(key, HolderKeys) else HolderKeys.simulated(key)
     return NoiseStream(noise, noise_std, partial(base_columns, noise, keys, shard=shard), dim, tensor, slots)
@@ -49,9 +46,6 @@ class ShardedNoise:
     Every piece is a stream with counters of its own, made in any order or by several workers, in the memory of one
     piece, plus what an encoder stores of each. The noise depends on `size`: a run, and all holders of a column, take
     one size.
-
-    Args: as `noise_stream`; size: coordinates of a shard; the last one has the rest.
-    Raises: InvalidInput: more shards than SHARDS.
 
     >>> from mfdl.noise import IndependentNoise
     >>> pieces = ShardedNoise(IndependentNoise(5, 2), 1.0, NoiseKey.from_seed(0), dim=10, size=4)
@@ -78,11 +72,9 @@ class ShardedNoise:
             partial(noise_stream, noise, noise_std, key, piece.stop - piece.start, tensor, slots, shard=shard)
             for shard, piece in enumerate(self.pieces)
         ]
-        keeps = noise.causal is not None and not noise.causal.in_blocks
-        self._kept: dict[int, NoiseStream] | None = {} if keeps else None
+        self._kept: dict[int, NoiseStream] | None = None if noise.stepped is None else {}
 
-    def stream(self, shard: int) -> NoiseStream:
-        """The stream of one piece, kept where an encoder has a state."""
+    def stream(self, shard: int) -> NoiseStream:  # kept where an encoder has a state
         if self._kept is None:
             return self._of[shard]()
         if shard not in self._kept:
@@ -111,7 +103,6 @@ def node_noise(
     """Injected noise of one node at one step, shape (number of its slots, dim). For many steps use `node_stream`.
 
     >>> from mfdl.noise import IndependentNoise
-    >>> from mfdl.training.keys import NoiseKey
     >>> own = HolderKeys.given({(1,): NoiseKey.from_entropy()})
     >>> node_noise(IndependentNoise(num_steps=5, num_nodes=2), 1, own, noise_std=2.0, step=0, dim=3).shape
     (1, 3)
@@ -136,13 +127,8 @@ def node_stream(
         keys: at least the secrets of the holder sets of the node's noise.
         slots: injection slots of the node in a step. Default its one row, right whenever noise is added to gradients;
             for noise on messages `np.flatnonzero(algorithm.message_sender == node)`.
-        tensor: number of the parameter tensor, if a model is sent in several.
-    Guarantees:
-        Stacked over the nodes, the rows are those of `noise_stream` with the same keys: bit for bit for independent
-        and step noise, to rounding otherwise.
-    Raises:
-        InvalidInput: node or a slot out of range, slots missing where noise is on messages, or a missing secret, naming
-            its holder set.
+    Guarantees: stacked over the nodes, the rows are those of `noise_stream` with the same keys: bit for bit for
+        independent and step noise, to rounding otherwise.
     Cost: per step, 1 us + 10 ns dim per column used; for operators that a user defines, also products with all columns.
     """
     n, width = noise.num_nodes, noise.slots_per_step

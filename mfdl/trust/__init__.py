@@ -27,20 +27,9 @@ from .models import (
 )
 
 __all__ = [
-    "LDP",
-    "PNDP",
-    "AnyReceiver",
-    "Central",
-    "Coalitions",
-    "Colluding",
-    "Eavesdropper",
-    "FullCollusion",
-    "ReleasedOnly",
-    "SecureSum",
-    "TrustModel",
-    "named",
-    "neighbourhood",
-]
+    "LDP", "PNDP", "AnyReceiver", "Central", "Coalitions", "Colluding", "Eavesdropper", "FullCollusion",
+    "ReleasedOnly", "SecureSum", "TrustModel", "named", "neighbourhood",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,4 @@
-"""What a trust model is: who sees and knows what of an algorithm, against which victims; and trust models by name.
-
-A model's class, or a function to it, is registered where it is defined in `models`; the command line and
-configurations find it by `named`, and `mfdl trust list` prints `table`.
-"""
+"""What a trust model is: who sees and knows what of an algorithm, against which victims; and trust models by name."""
 
 from __future__ import annotations
 
@@ -22,8 +18,7 @@ from ..algorithms import LinearAlgorithm
 from ..display import short_repr
 from ..entries import exact_entries
 from ..errors import InvalidInput
-from ..spec import Entry, Registry
-from ..storable import storable
+from ..spec import Entry, Registry, storable
 from .knowledge import Knowledge, Mask
 from .view import RELEASES, AlgorithmView
 
@@ -42,7 +37,6 @@ class TrustModel(abc.ABC):
     """An attacker: who sees and knows what.
 
     Attributes:
-        name: for tables and guarantees.
         attacker: who observes, in words; default the name.
         default_release: final models published, unless the caller says otherwise, where the messages seen do not
             determine them: where some are hidden, or never sent. "all" is the safe side.
@@ -59,7 +53,6 @@ class TrustModel(abc.ABC):
 
     @property
     def attacker(self) -> str:
-        """The observer in words."""
         return self.name
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
@@ -67,15 +60,11 @@ class TrustModel(abc.ABC):
         return ()
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        """The models this one is the worst case of, each with its victims.
-
-        Itself and everybody but the attackers, unless it ranges over coalitions or its masks depend on the victim.
-        """
+        """The models this one is the worst case of, each with its victims: by default itself, and all but attackers."""
         inside = set(self.attackers(algorithm))
         honest = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
-        for victims in (
-            [honest] if self.same_for_all_victims and not self._overrides_shipped() else [(u,) for u in honest]
-        ):
+        together = self.same_for_all_victims and not self._overrides_shipped()
+        for victims in [honest] if together else [(u,) for u in honest]:
             yield self, victims
 
     def against_owners(self, algorithm: LinearAlgorithm, owners: Sequence[int]) -> TrustModel | None:
@@ -139,14 +128,10 @@ class TrustModel(abc.ABC):
         return (self.attackers(algorithm), *masks)
 
     def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
-        """The parameters of a shipped model, nodes as indices."""
         return self.attackers(algorithm)
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> AlgorithmView:
-        """The view (A, B) of the attacker.
-
-        Args: release: "none", "average" or "all" final models published; default `default_release`.
-        """
+        """The view (A, B) of the attacker. Args: release: "none", "average" or "all" final models are published."""
         check.instance(LinearAlgorithm, algorithm=algorithm)
         if check.integer_at_least(0, victim=victim) >= algorithm.num_nodes:
             raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {victim}.")
@@ -198,7 +183,6 @@ class TrustModel(abc.ABC):
 
 
 def _require_flags(**named: MaskRule) -> None:
-    """Refuses indices where a mask is given as an array."""
     ((name, rule),) = named.items()
     if rule is None or callable(rule):
         return
@@ -216,10 +200,7 @@ def _require_release(release: str) -> None:
 
 
 def node_indices(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
-    """Indices of nodes given as indices or as label strings ("#3" is index 3).
-
-    Raises: InvalidInput: no such node; an integer that is the index of one node and the label of another.
-    """
+    """Indices of nodes given as indices or label strings ("#3" is index 3). Raises: InvalidInput: none, or two."""
     check.instance(LinearAlgorithm, algorithm=algorithm)
     labels = list(algorithm.dynamics.gossip.labels)
     n = algorithm.num_nodes
@@ -246,8 +227,7 @@ def node_indices(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tupl
 
 def held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
     """Parts of the noise held by at least one of the nodes, (parts,)."""
-    holding = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
-    return np.asarray(holding).ravel()
+    return np.asarray(algorithm.holders[:, list(nodes)].sum(axis=1) > 0).ravel()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -300,8 +280,6 @@ def _combining(masks: Knowledge, given: Any) -> Knowledge:
 
 @dataclasses.dataclass(frozen=True)
 class _AllMessages(TrustModel):
-    """Another model's attackers, with every message seen."""
-
     model: TrustModel
 
     @property
@@ -337,12 +315,7 @@ def _takes_victim(rule: MaskRule) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TrustEntry(Entry):
-    """A trust model in words.
-
-    Attributes:
-        attacker: who observes; default as the class of the model says.
-        seen, gradients_known, noise_known: messages that the attacker sees, and columns that it knows.
-    """
+    """A trust model in words: who observes, which messages are seen, which gradients and noise are known."""
 
     attacker: str = ""
     seen: str = ""
@@ -355,12 +328,10 @@ class TrustEntry(Entry):
 
     @property
     def hides_messages(self) -> bool:
-        """Whether there are messages that are sent and not seen."""
         return self.seen != "all"
 
     @property
     def release(self) -> str:
-        """Whether released models are a part of the view, in words."""
         if self.hides_messages:
             return "all final models are part of the view, unless --release says none or average"
         return "released models add nothing, unless some messages are never sent: then they are part of the view"

@@ -75,7 +75,6 @@ class Knowledge:
         return dataclasses.replace(self, seen=self.seen | algorithm.sent, combination=None)
 
     def digest(self) -> str:
-        """16 hex digits of the masks and of what is combined."""
         digest = hashlib.sha256(repr((self.seen.shape, self.known_gradients.shape, self.known_noise.shape)).encode())
         for mask in (self.seen, self.known_gradients, self.known_noise):
             digest.update(np.packbits(mask).tobytes())
@@ -84,9 +83,9 @@ class Knowledge:
         return digest.hexdigest()[:16]
 
     def covers(self, other: Knowledge) -> bool:
-        """Whether this sees and knows at least what the other does."""
         if other.combination is not None:
-            same = self.combination is not None and _equal(self.combination, other.combination)
+            mine, theirs = self.combination, other.combination
+            same = mine is not None and mine.shape == theirs.shape and (mine != theirs).nnz == 0
             if not (same or bool(self.seen[:, np.unique(other.combination.indices)].all())):
                 return False
         return bool(
@@ -105,10 +104,6 @@ def combined(algorithm: LinearAlgorithm) -> Mask:
     if algorithm.transmitted.ndim == 1:  # the same in every round
         return np.broadcast_to(np.ones(1, dtype=bool), sent.shape)
     return np.asarray(sent | ~sent.any(axis=0))
-
-
-def _equal(first: sp.csr_array, second: sp.csr_array) -> bool:
-    return first.shape == second.shape and (first != second).nnz == 0
 
 
 def checked_mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:

@@ -1,10 +1,9 @@
 """The trust models that this library ships.
 
-One victim in a graph too large to account: the attackers are told all messages but those near the victim.
-
-Who is told more loses nothing, so the loss in what is left is an upper bound on that in the whole graph. And what is
-left is small: a message of j that is seen shows the gradient and noise of j, but for what hidden neighbours of j
-contributed, so that of the whole W only the weights to and from hidden nodes count.
+`neighbourhood` bounds one victim in a graph too large to account, by attackers who see all messages but those near the
+victim. A larger view never gives a smaller bound, and what is left is small: a message of j that is seen shows the
+gradient and noise of j, but for what hidden neighbours of j contributed, so that of the whole W only the weights to and
+from hidden nodes count.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..algorithms.round import Round
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
-from ..storable import stored_as
+from ..spec import stored_as
 from .base import MODELS, Mask, TrustModel, held_by, node_indices, shipped
 from .knowledge import Knowledge
 
@@ -59,13 +58,11 @@ def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
 
 
 def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
-    """Message rows of a round that reach one of the nodes."""
     if receivers is None:
         raise UnsupportedMechanism(
             "this algorithm does not say who receives its messages, so PNDP is not defined for it."
         )
-    got: Mask = np.asarray(receivers[:, list(nodes)].sum(axis=1)).ravel().reshape(messages) > 0
-    return got
+    return np.asarray(receivers[:, list(nodes)].sum(axis=1)).ravel().reshape(messages) > 0
 
 
 def _colluders_knowledge(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
@@ -254,13 +251,12 @@ class Coalitions(TrustModel):
 
 
 def _sets_of_nodes(size: int, n: int, single: str) -> Iterator[tuple[int, ...]]:
-    """Coalitions of so many of n nodes; raises InvalidInput, UnsupportedMechanism."""
     if size >= n:
         raise InvalidInput(f"size must be below num_nodes={n}, since a victim is left out, got {size}.")
     if math.comb(n, size) > MAX_COALITIONS:
         raise UnsupportedMechanism(
-            f"{math.comb(n, size)} coalitions of size {size} exceed {MAX_COALITIONS}; name the "
-            f"coalitions with {single}, or use FullCollusion(), which bounds them all."
+            f"{math.comb(n, size)} coalitions of size {size} exceed {MAX_COALITIONS}; name the coalitions with "
+            f"{single}, or use FullCollusion(), which bounds them all."
         )
     return itertools.combinations(range(n), size)
 
@@ -366,8 +362,6 @@ class SecureSum(TrustModel):
 def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
     """(n, messages per round): what enters the next model of each node from the messages that it receives.
 
-    Those of the first round; others may be multiples of them, other ones at each node.
-
     Raises: UnsupportedMechanism: who receives what, or its share of a sum, is not the same in every round or not known,
         or messages enter more than the model of a node, whose parts would have sums of their own.
     """
@@ -458,11 +452,7 @@ def neighbourhood(
     loses in the graph. Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the
     larger, the closer the bound, and exact where it reaches all nodes.
 
-    Args:
-        gossip: constant gossip of the whole graph.
-        victim, attackers: by index in it.
-        radius: >= 0.
-        release: as of `TrustModel.from_masks`.
+    Args: gossip: constant, of the whole graph; victim, attackers: by index in it; release: as `TrustModel.from_masks`.
 
     Raises: InvalidInput: indices out of range, a victim that attacks.
     Cost: O(weights of W) once where W is not symmetric, else the weights of the nodes within radius + 1 hops.
@@ -508,5 +498,4 @@ def _columns(W: sp.csr_array, rows: Nodes) -> Nodes:
 
 
 def _with_neighbours(nodes: Nodes, given: sp.csr_array, received: sp.csr_array) -> Nodes:
-    """The nodes, and those with weights to or from them."""
     return np.unique(np.concatenate([nodes, _columns(given, nodes), _columns(received, nodes)]))

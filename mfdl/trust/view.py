@@ -42,8 +42,7 @@ from ..entries import (
 )
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
-from ..operators import OutputRecursion
-from ..operators.structured import TimeNodeAxis, WeightedStates
+from ..operators import OutputRecursion, TimeNodeAxis, WeightedStates
 from .knowledge import Knowledge, checked_mask
 from .view_matrices import GivenModels, ViewMatrices, masked
 
@@ -79,7 +78,7 @@ class View(ViewMatrices):
         that of any matrix that it covers.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
 
-    When a number of a bare view counts as adaptive: `privacy.adaptive`.
+    When a number of a bare view counts as adaptive: `privacy.victim_sensitivity`.
     """
 
     name = "view"
@@ -104,10 +103,8 @@ class View(ViewMatrices):
         B, self.noise = entries_and_operator("noise", noise)
         self.num_rows = self.gradients.shape[0]
         if self.gradients.shape[0] != self.noise.shape[0]:
-            raise InvalidInput(
-                f"gradients and noise must have the same number of rows, got {self.gradients.shape} and "
-                f"{self.noise.shape}."
-            )
+            shapes = f"{self.gradients.shape} and {self.noise.shape}"
+            raise InvalidInput(f"gradients and noise must have the same number of rows, got {shapes}.")
         n = check.integer_at_least(1, num_nodes=num_nodes)
         if self.gradients.shape[1] % n or not self.gradients.shape[1]:
             raise InvalidInput(f"columns of gradients must be steps * num_nodes={n}, got {self.gradients.shape[1]}.")
@@ -161,10 +158,7 @@ class View(ViewMatrices):
         return all(entries is not None for entries in self._entries)
 
     def entries(self, nodes: NDArray[np.intp] | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Columns of A as `dense_gradients` has them, and B, as they were given: floats, or objects for Fractions.
-
-        Only where `entries_given`.
-        """
+        """Columns of A as `dense_gradients` has them, and B, as given: floats, or Fractions; where `entries_given`."""
         A, B = (entries.toarray() if sp.issparse(entries) else entries for entries in self._entries)
         return A[:, self._node_columns(nodes)], B
 
@@ -192,7 +186,6 @@ class View(ViewMatrices):
         return rounding_of(self._entries[1], self.noise)
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
-        """The same for `dense_gradients` of these nodes."""
         return rounding_of(self._entries[0], self.gradients)[:, self._node_columns(nodes)]
 
     @property
@@ -208,10 +201,7 @@ class View(ViewMatrices):
 
 
 class ProcessedView(View):
-    """S O of another view.
-
-    Attributes: source: the view O; shows_all: S is injective, so nothing is lost.
-    """
+    """S O of the view `source`; `shows_all`: S is injective, so nothing is lost."""
 
     def __init__(self, combinations: Any, view: View) -> None:
         check.instance(View, view=view)
@@ -250,10 +240,7 @@ class ProcessedView(View):
 
 
 class AlgorithmView(View):
-    """The view of an algorithm under masks, with the released models as further rows.
-
-    Attributes: algorithm, knowledge: what it is the view of.
-    """
+    """The view of an algorithm under masks, with the released models as further rows."""
 
     def __init__(self, algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> None:
         self.algorithm, self.knowledge = algorithm, knowledge
@@ -326,11 +313,7 @@ class AlgorithmView(View):
         return super().dense_noise() if shared is None else self._shared_part(shared, "noise") * self._unknown
 
     def noise_rounding(self) -> FloatArray:
-        """Bound on how far `dense_noise` is from the exact B, entry by entry.
-
-        By |B| computed from the absolute values of the maps and the noise: an entry is a sum of products, each with a
-        factor 1 + O(u) for every operation that it goes through.
-        """
+        """Bound on `dense_noise` less the exact B: |B| by absolute values, a factor 1 + O(u) for each operation."""
         algorithm, noise = self.algorithm, self.algorithm.noise
         if (shared := _shared_rows(algorithm)) is not None:
             sizes = self._picked(shared.noise_sizes, absolute=True)
@@ -413,8 +396,8 @@ _SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
 class _SharedRows:
     """All messages of an algorithm and, below them, what all nodes release, dense, <- gradients or base noise.
 
-    Sizes: the same from absolute values. Transposed: row by row, as `to_dense` has those of few rows; sums of floats
-    that cancel need not leave zeros both ways.
+    Transposed: row by row, as `to_dense` has those of few rows; sums of floats that cancel need not leave zeros both
+    ways.
     """
 
     def __init__(self, algorithm: LinearAlgorithm) -> None:
@@ -423,7 +406,6 @@ class _SharedRows:
         self._noise, self._rows = algorithm.noise, dict[tuple[str, bool], FloatArray]()
 
     def rows(self, source: str, *, transposed: bool) -> FloatArray:
-        """Args: source: "gradients" or "noise"."""
         if (source, transposed) not in self._rows:
             by_noise = (part @ self._noise for part in self._by_injections)
             parts = self._by_gradients if source == "gradients" else by_noise
@@ -446,7 +428,6 @@ def _dense(operator: LinearOperator, transposed: bool) -> FloatArray:
 
 
 def _shared_rows(algorithm: LinearAlgorithm) -> _SharedRows | None:
-    """Rows of a small algorithm, kept as long as it lives."""
     rows = len(algorithm.rounds) * algorithm.messages_per_round + algorithm.num_nodes
     if rows * max(algorithm.axis.size, *algorithm.noise.shape) > MAX_SHARED:
         return None

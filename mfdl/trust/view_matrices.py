@@ -7,7 +7,7 @@ columns, if that fits, else the least solution; and there may be none, where a c
 gradient without noise. Nothing accounts by these: ranks are decided in floats here.
 
 `GivenModels` are the models at which gradients are taken, and when rows are seen: what a bare view needs, beside A and
-B, to be proven adaptive. The condition itself is in `privacy.adaptive`.
+B, to be proven adaptive. The condition itself is in `privacy.victim_sensitivity`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..check import FloatArray
 from ..entries import exact_entries, to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
-from ..operators.structured import TimeNodeAxis
+from ..operators import TimeNodeAxis
 
 
 class ViewMatrices:
@@ -83,10 +83,7 @@ class ViewMatrices:
 
     @cached_property
     def C(self) -> Matrix:
-        """An encoder: A = B C.
-
-        Raises: UnsupportedMechanism: there is none, or it takes arrays too large to say.
-        """
+        """An encoder: A = B C. Raises: UnsupportedMechanism: there is none, or it takes arrays too large to say."""
         A, B = self.A.dense(), self.B.dense()
         if (full := self.full_encoder()) is not None:
             candidate = np.asarray(full.matmat(np.eye(full.shape[1])), dtype=np.float64)
@@ -165,12 +162,8 @@ def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArr
             f"gradients it is seen; rows seen at the end have step {axis.num_steps - 1}."
         )
     steps = check.as_array(row_steps=row_steps)
-    if (
-        steps.dtype.kind not in "iu"
-        or steps.shape != (A.shape[0],)
-        or (steps < 0).any()
-        or (steps >= axis.num_steps).any()
-    ):
+    wrong = steps.dtype.kind not in "iu" or steps.shape != (A.shape[0],)
+    if wrong or (steps < 0).any() or (steps >= axis.num_steps).any():
         raise InvalidInput(
             f"row_steps must be {A.shape[0]} steps below {axis.num_steps}, one for each row, got "
             f"{check.brief(row_steps)} of shape {steps.shape}."

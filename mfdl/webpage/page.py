@@ -26,8 +26,7 @@ from ..metrics import is_accuracy
 from ..pictures.curves import Curves, calm_range
 from ..pictures.drawings import MAX_LABELLED, correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
 from ..pictures.line_charts import Level, Line, LineChart, swatch
-from ..pictures.style import DARK, LIGHT, LINES, POSITIVE, WORDS, Look, plain, readable, series_looks
-from ..pictures.themed_svg import themed_svg
+from ..pictures.style import DARK, LIGHT, LINES, POSITIVE, WORDS, Look, plain, readable, series_looks, themed_svg
 from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
 from ..progress import reporter as progress_screen
@@ -47,8 +46,7 @@ def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, p
     """Writes the page, and beside it the losses that were computed for it; returns its path.
 
     Args: folder: of `mfdl sweep` or `mfdl compare`; out: the page, default report.html in it.
-    Raises: InvalidInput: a folder without finished runs, or a place that cannot be written. MissingExtra: jinja2 is
-        not installed.
+    Raises: InvalidInput: a folder without finished runs, or a place that cannot be written.
     """
     read, page = run_groups.read(folder), folder / PAGE if out is None else out
     require_writable(page)
@@ -93,7 +91,6 @@ def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, p
 
 
 def _colours(looks: Looks, ground: str) -> str:
-    """CSS variables of the series: colours of lines and of names that stand out from the ground."""
     kinds = {"c": LINES, "t": WORDS}
     return " ".join(
         f"--{kind}{look.index}: {readable(look.colour, ground, ratio)};"
@@ -113,6 +110,7 @@ def _section(
 ) -> dict[str, Any]:
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
+    every = [mechanism for _, mechanisms in by_panel for mechanism in mechanisms]
     first = selected_first(runs)
     choices = [(looks[name], name in first) for name in dict.fromkeys(record["label"] for record in runs.records)]
     noiseless = {group.label for group in runs.noiseless}
@@ -131,21 +129,13 @@ def _section(
             if any(group.final(metric) for group in panel.groups)
         ],
         "tables": _tables(runs),
-        "over_time": [
-            [over_time(runs, panel, budget, looks, read) for budget in _ordered(panel)] for panel in panels
-        ],
+        "over_time": [[over_time(runs, panel, at, looks, read) for at in _ordered(panel)] for panel in panels],
         "rates": [
-            [against_rate(runs, panel, budget, looks) for budget in _ordered(panel)]
-            for panel in panels
-            if runs.chooses_rates
+            [against_rate(runs, panel, at, looks) for at in _ordered(panel)] for panel in panels if runs.chooses_rates
         ],
         "by_hops": [by_hops(panel, mechanisms, looks) for panel, mechanisms in by_panel],
-        "pairs": [
-            (mechanism, *pair_figures(mechanism), _pair_table(mechanism))
-            for _, mechanisms in by_panel
-            for mechanism in mechanisms
-        ],
-        "noise": _noise([mechanism for _, mechanisms in by_panel for mechanism in mechanisms]),
+        "pairs": [(mechanism, *pair_figures(mechanism), _pair_table(mechanism)) for mechanism in every],
+        "noise": _noise(every),
     }  # fmt: skip
 
 
@@ -200,7 +190,6 @@ def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _number(value: float | str | None) -> str:
-    """A number with all its digits, as an attribute for machines."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -270,22 +259,15 @@ def selected_first(runs: ComparableRuns) -> set[str]:
 def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str, kind: int) -> Drawing:
     """The final metric over the budget, each mechanism at its best rate, the range over seeds as a band."""
     groups = [group for budget in panel.budgets for group in panel.best_at(budget)]
-    lines = [
-        _line(looks[name], [group for group in groups if group.label == name], "budget", metric) for name in panel.names
-    ]
+    lines = _lines(looks, panel.names, groups, "budget", metric)
     epsilons = {group.budget: group.epsilon for group in panel.groups}
-    ticks = [
-        (budget, plain(budget), f"ε {rounded_up(epsilons[budget])}" if panel.symbol == "μ" else "")
-        for budget in panel.budgets
-    ]
-    levels = [
-        Level(group.label, spread.mean, looks[group.label])
-        for group in runs.noiseless
-        if (spread := group.final(metric)) is not None
-    ]
+    below = {at: f"ε {rounded_up(epsilons[at])}" if panel.symbol == "μ" else "" for at in panel.budgets}
+    ticks = [(budget, plain(budget), text) for budget, text in below.items()]
+    ends = [(group.label, group.final(metric)) for group in runs.noiseless]
+    levels = [Level(name, spread.mean, looks[name]) for name, spread in ends if spread is not None]
     levels += _baselines(runs, metric)
-    below, words = f"{panel.symbol}, the privacy budget: less privacy to the right", metric_words(metric)
-    chart = LineChart(below, words, lines, levels, ticks, x_log=True)
+    across, words = f"{panel.symbol}, the privacy budget: less privacy to the right", metric_words(metric)
+    chart = LineChart(across, words, lines, levels, ticks, x_log=True)
     title = f"{words}, trust model {panel.trust}".capitalize()
     spoken = f"{words} against the privacy budget under {panel.trust}"
     more = {"words": _diverged(groups), "classes": f"kind m{kind}"}
@@ -301,23 +283,23 @@ def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Loo
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     chart = LineChart("step", "test loss", lines, levels)
     rates = ", ".join(f"{group.label} {group.lr:g}" for group in groups)
-    words = f"Learning rates: {rates}." if len(runs.rates) > 1 else ""
-    return Drawing.from_figure(
-        chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words
-    )
+    words, spoken = f"Learning rates: {rates}." * (len(runs.rates) > 1), f"test loss over steps, {title}"
+    return Drawing.from_figure(chart.figure(marked=6), title, spoken, looks.values(), words=words)
 
 
 def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks) -> Drawing:
-    """Final test loss over the learning rate at one budget."""
     groups = [group for group in panel.groups if group.budget == budget]
     groups += [group for group in runs.groups if not group.private]
     groups = ranked(groups, key=lambda group: float(group.lr))
-    names = dict.fromkeys(group.label for group in groups)
-    lines = [_line(looks[name], [group for group in groups if group.label == name], "lr", "loss") for name in names]
+    lines = _lines(looks, dict.fromkeys(group.label for group in groups), groups, "lr", "loss")
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     ticks = [(rate, plain(rate), "") for rate in runs.rates]
     chart = LineChart("learning rate", "test loss", lines, _baselines(runs, "loss"), ticks, x_log=True)
     return Drawing.from_figure(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
+
+
+def _lines(looks: Looks, names: Iterable[str], groups: Sequence[RunGroup], x: str, metric: str) -> list[Line]:
+    return [_line(looks[name], [group for group in groups if group.label == name], x, metric) for name in names]
 
 
 def _line(look: Look, groups: Sequence[RunGroup], x: str, metric: str) -> Line:
@@ -385,10 +367,8 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
         ticks = [(hops, f"{hops:g}", "") for hops in sorted({float(hops) for line in lines for hops in line.x})]
         if ticks:
             chart = LineChart("hops from the attacker", "μ to one attacking node", lines, (), ticks)
-            unseen = f"{infinite} infinite losses are not drawn." if infinite else ""
-            drawings.append(
-                Drawing.from_figure(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen)
-            )
+            unseen, spoken = f"{infinite} infinite losses are not drawn." * bool(infinite), f"mu by distance. {title}"
+            drawings.append(Drawing.from_figure(chart.figure(), title, spoken, looks.values(), words=unseen))
     return drawings
 
 

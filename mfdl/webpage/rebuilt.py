@@ -38,10 +38,8 @@ class LeftOut(Exception):
 class NoiseCorrelation:
     """Correlation of injected noise.
 
-    Attributes:
-        over_time: C^-1, or the correlation of the noise of one node over the steps; None: independent in every step.
-        is_inverse: whether over_time is C^-1; node: its node, where nodes differ.
-        over_nodes: correlation between the nodes in the last step; None: nodes are independent.
+    Attributes: over_time: C^-1, or the correlation of the noise of one node over the steps; None: independent steps.
+        node: of over_time, where nodes differ. over_nodes: in the last step; None: nodes are independent.
         std: of the noise of each node in the last step.
     """
 
@@ -109,10 +107,7 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
 
 
 def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
-    """Correlation of its noise, over time and over nodes.
-
-    Raises: LeftOut: noise is added to messages, or the arrays would be too large.
-    """
+    """Correlation of its noise, over time and over nodes. Raises: LeftOut: noise on messages, or arrays too large."""
     noise, n = built.mechanism.algorithm.noise, built.mechanism.algorithm.num_nodes
     if noise.slots_per_step != n:
         raise LeftOut("noise is added to messages, not once for each node and step")
@@ -155,10 +150,7 @@ KINDS = ("mu_adaptive", "mu")  # of losses, as report.json names them
 
 
 class LossStore:
-    """Computed losses by the content of their mechanism: report.json.
-
-    Attributes: used: the entries that this page shows.
-    """
+    """Computed losses by the content of their mechanism: report.json; used: the entries that this page shows."""
 
     def __init__(self, content: Any) -> None:
         """content: of an earlier report.json, or anything else."""
@@ -209,10 +201,7 @@ def _computed(built: Rebuilt) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MechanismDetails:
-    """A trained mechanism with losses against single nodes and its noise.
-
-    Attributes: why_no_losses, why_no_noise: the reason, where they are None.
-    """
+    """A trained mechanism with losses against single nodes and its noise, or the reasons why they are missing."""
 
     group: RunGroup
     built: Rebuilt | None = None

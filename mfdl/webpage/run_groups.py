@@ -1,7 +1,4 @@
-"""Runs grouped for a page: by all but their seed, with their best learning rates and the leading mechanism.
-
-`Source` is the input of a page: the finished cells of a folder, their steps, and their origin.
-"""
+"""Runs grouped for a page: by all but their seed, with their best learning rates and the leading mechanism."""
 
 from __future__ import annotations
 
@@ -60,25 +57,26 @@ class RunGroup:
         except KeyError:
             raise AttributeError(name) from None
 
-    @property
-    def secret(self) -> bool:
-        return self.records[0]["mu"] is None
+    @cached_property
+    def _target(self) -> tuple[str, float, str]:
+        """Symbol, value and text: mu, rounded up as in guarantees; epsilon as it was given, with secret sampling."""
+        if (mu := self.records[0]["mu"]) is not None:
+            return "μ", float(mu), mu_rounded_up(float(mu))
+        epsilon = float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
+        return "ε", epsilon, f"{epsilon:g}"
 
     @property
     def budget(self) -> float:
         """mu of the guarantee, or the epsilon that secret sampling was calibrated to; inf without noise."""
-        if not self.secret:
-            return float(self.records[0]["mu"])
-        return float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
+        return self._target[1]
 
     @property
     def symbol(self) -> str:
-        return "ε" if self.secret else "μ"
+        return self._target[0]
 
     @property
     def budget_in_words(self) -> str:
-        """mu rounded up as in guarantees, epsilon as it was given."""
-        return f"{self.symbol} = {f'{self.budget:g}' if self.secret else mu_rounded_up(self.budget)}"
+        return f"{self.symbol} = {self._target[2]}"
 
     @property
     def private(self) -> bool:
@@ -113,9 +111,8 @@ class RunGroup:
             spread = self.final(metric)
             row |= {metric: spread and spread.mean, f"{metric}_std": spread and spread.std}
         row |= {"seeds": len(self.records), "diverged": self.diverged}
-        return row | {
-            name: record.get(name) for name in ("noise_std", "injected_noise_std", "sensitivity", "guarantee")
-        }
+        last = ("noise_std", "injected_noise_std", "sensitivity", "guarantee")
+        return row | {name: record.get(name) for name in last}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,7 +193,6 @@ class ComparableRuns:
 
     @property
     def chooses_rates(self) -> bool:
-        """Whether a mechanism has several rates at one budget."""
         rates: dict[tuple[str, float], set[float]] = {}
         for group in self.groups:
             rates.setdefault((group.label, group.budget), set()).add(group.lr)
@@ -280,13 +276,13 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The content of a folder.
+    """The content of a folder: what a page is made of.
 
-    Attributes:
-        records: one per finished run, as the JSON of a cell has it; steps: from a record to its evaluated steps.
-        failures: errors of runs; missing: number of runs that are neither finished nor failed.
-        tuned: rates were chosen on other seeds.
-        files: files beside the page: words and path.
+    Attributes: records: one per finished run, as the JSON of a cell has it; steps: from a record to its evaluated
+        steps;
+        failures: errors of runs; missing: number of runs that are neither finished nor failed; tuned: rates were chosen
+            on
+        other seeds; files: files beside the page: words and path.
     """
 
     folder: Path
@@ -340,9 +336,7 @@ def _comparison(folder: Path) -> Source:
         same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
         records = []
         for run in result["runs"]:
-            key = {
-                name: run[name] for name in column_names("key") if name in run
-            }  # budget and rate where there are several
+            key = {name: run[name] for name in column_names("key") if name in run}  # budget and rate if several
             row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
             of_mechanism = {name: row[name] for name in column_names(level="mechanism")} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}

@@ -8,22 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_EXPORTS = {
-    "CoalitionProblem": "coalition_problem",
-    "Factorization": "problem",
-    "FactorizationProblem": "problem",
-    "InfeasibleCoalition": "coalition_problem",
-    "KroneckerFactorization": "kronecker_encoder",
-    "MaximumProblem": "maximum_encoder",
-    "ModeProblem": "kronecker_encoder",
-    "NotConverged": "problem",
-    "PerModeFactorization": "per_mode_encoder",
-    "ProblemError": "problem",
-    "Stopping": "problem",
-    "causal_encoder": "problem",
-    "lower_bound": "certificate",
-    "solve": "dense_encoder",
+_MODULES = {
+    "certificate": "lower_bound",
+    "coalition_problem": "CoalitionProblem InfeasibleCoalition",
+    "dense_encoder": "solve",
+    "kronecker_encoder": "KroneckerFactorization ModeProblem",
+    "maximum_encoder": "MaximumProblem",
+    "per_mode_encoder": "PerModeFactorization",
+    "problem": "Factorization FactorizationProblem NotConverged ProblemError Stopping causal_encoder",
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [*_EXPORTS]
 

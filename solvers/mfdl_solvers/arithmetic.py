@@ -5,13 +5,10 @@ Certificates hold squares of entries of H, and those of 1e155 or 1e-170 are no f
 2^ORDINARY k is 0 and nothing changes; beyond, k is even, so that H, its eigenvalues and its square roots are all scaled
 exactly.
 
-Small matrices get one thread, because a second costs more than it brings. Two limits, for a second thread pays at
-different sizes (measured on two cores):
-
-- ITERATION, for repeated products and triangular factors: at T = 320 an iteration of L-BFGS takes 4 ms on one thread
-  and 9 ms on two; from about 500 on the second pays.
-- DECOMPOSITION, for eigenvalues and singular values, which gain less: at n = 1,000 0.27 s instead of 0.39 s while the
-  cores are idle, and 6 s once they are busy.
+Small matrices get one BLAS thread, because a second costs more than it brings (measured on two cores): for repeated
+products and triangular factors up to ITERATION rows (an iteration of L-BFGS at T = 320 takes 4 ms on one thread, 9 ms
+on two), for eigenvalues and singular values up to DECOMPOSITION (n = 1,000: 0.27 s instead of 0.39 s, and 6 s on two
+busy cores).
 """
 
 from __future__ import annotations
@@ -84,10 +81,7 @@ def scaled_down(value: float, k: int) -> float:
 
 def blas_threads(size: int, *, single_up_to: int = DECOMPOSITION) -> AbstractContextManager[object]:
     """One BLAS thread for matrices up to that many rows, all of them above; a context manager."""
-    limited: AbstractContextManager[object] = _libraries().limit(
-        limits=1 if size <= single_up_to else None, user_api="blas"
-    )
-    return limited
+    return _libraries().limit(limits=1 if size <= single_up_to else None, user_api="blas")
 
 
 @functools.cache

@@ -5,10 +5,9 @@ are all it takes. The objective is
 
     sensitivity(C)^2 * tr(H (C^T C)^-1) + penalty(C),
 
-minimised by the L-BFGS of `iterations` on gradients from torch, in float64, on CUDA when it is there. The
-sensitivity is a maximum over classes of sums of |X[s, t]|; it is smoothed (p-mean over classes,
-sqrt(x^2 + w^2) for |x|) with p rising and w falling in stages, and the result is judged by the exact
-value and by the certificate, which holds for every X.
+minimised by the L-BFGS of `iterations` on gradients from torch, in float64. The sensitivity, a maximum over classes of
+sums of |X[s, t]|, is smoothed (p-mean over classes, sqrt(x^2 + w^2) for |x|) with p rising and w falling in stages; the
+result is judged by the exact value and by the certificate, which holds for every X.
 """
 
 from __future__ import annotations
@@ -137,11 +136,10 @@ def solve(
     """Minimises the objective above over a family of encoders.
 
     Args:
-        problem: H and classes.
         parametrisation: default `lower_triangular(problem)`.
         stopping: wanted gap, judged by the certificate; iterations over all stages together.
         penalty: C -> scalar tensor in units of the objective, added to it; the reported objective is without it.
-        device: torch device; default CUDA when available.
+        device: default CUDA when available.
 
     Returns:
         A Factorization of unit sensitivity. Status "optimal" when the gap is within tolerance, "stationary"
@@ -163,16 +161,9 @@ def solve(
     search = _StagedSearch(objective, stopping, theta)
     with blas_threads(problem.size, single_up_to=ITERATION), _torch_threads(problem.size):
         settled = search.go_through_stages()
-        restricted = not family.complete or penalty is not None
-        result = finished(
-            problem,
-            objective.gram(search.theta),
-            known_bound=search.bound,
-            stopping=stopping,
-            iterations=search.iterations,
-            began=began,
-            unfinished_status=STATIONARY if restricted and settled else STOPPED,
-        )
+        unfinished = STATIONARY if settled and (penalty is not None or not family.complete) else STOPPED
+        X = objective.gram(search.theta)
+        result = finished(problem, X, search.bound, stopping, search.iterations, began, unfinished_status=unfinished)
     if penalty is None or result.status != OPTIMAL:
         return result
     return dataclasses.replace(result, status=STATIONARY if settled else STOPPED)
@@ -236,11 +227,7 @@ class _Objective:
     """theta, smoothing -> (value, gradient), scaled so that the first objective is 1."""
 
     def __init__(
-        self,
-        problem: FactorizationProblem,
-        family: Parametrisation,
-        penalty: Penalty | None,
-        where: torch.device,
+        self, problem: FactorizationProblem, family: Parametrisation, penalty: Penalty | None, where: torch.device
     ) -> None:
         self.problem, self.family, self.penalty, self.where = problem, family, penalty, where
         self.root = torch.as_tensor(problem.root.copy(), device=where)

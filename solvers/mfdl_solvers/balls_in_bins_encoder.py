@@ -2,13 +2,12 @@
 
     minimise  tr(H X^-1),  X = C^T C,   over causal C with  M_rr <= 1  and  M_rq <= c  for r != q.
 
-Each record draws one bin secretly. Its privacy loss is a function of M that grows in every entry, and M is bounded by
-its largest diagonal entry and the ratio c; so c is given, and the caller searches over it.
+Each record draws one bin secretly. Its privacy loss grows in every entry of M, and M is bounded by its largest diagonal
+entry and the ratio c; so c is given, and the caller searches over it.
 
-The search is over C >= 0 (entries are squares, so nothing must be kept in the cone), where M is smooth, by L-BFGS on
-the scale-free log tr(H X^-1) + log ||M_rq / cap_rq||_p for growing p. It is not convex: `status` is "stationary", and
-the lower bound says how far the best of all C, of any signs, can be. It is made by the relaxation to X, which is
-convex:
+The search is over C >= 0 (entries are squares), by L-BFGS on the scale-free log tr(H X^-1) + log ||M_rq / cap_rq||_p
+for growing p. It is not convex: `status` is "stationary", and the lower bound says how far the best of all C, of any
+signs, can be. It is made by the convex relaxation to X:
 
     sum over s in r, t in q of |X_st|  <=  M_rq  <=  cap_rq,
 
@@ -108,10 +107,7 @@ def solve(
 
 
 def bin_gram(encoder: Array, bins: Labels) -> Array:
-    """M = (|C| E)^T (|C| E), shape (b, b), rounded up.
-
-    Args: encoder: C, shape (T, T), any signs; bins: the bin of each step, integers from 0, shape (T,).
-    """
+    """M = (|C| E)^T (|C| E), shape (b, b), rounded up, of any C, shape (T, T), and the bin of each step, shape (T,)."""
     sums = _over_bins(np.abs(encoder), bins)
     return np.asarray((sums.T @ sums) * (1 + 4 * len(encoder) * EPS))  # no term is negative
 
@@ -122,7 +118,6 @@ def _over_bins(columns: Array, bins: Labels) -> Array:
 
 
 def largest_beside(M: Array) -> float:
-    """The largest entry beside the diagonal."""
     return float((M - np.diag(np.diagonal(M))).max(initial=0.0)) if len(M) > 1 else 0.0
 
 
@@ -202,16 +197,15 @@ def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopp
         sums = _over_bins(_over_bins(X, bins).T, bins)
         size, slope = norm(sums / caps, p)
         gradient = (slope / caps)[np.ix_(bins, bins)] - inverse @ H @ inverse / objective
-        return float(np.log(objective)) + size, np.concatenate(
-            [gradient[steps, steps] * 2 * x[:T], gradient[below] * 4 * x[T:]]
-        )
+        slopes = gradient[steps, steps] * 2 * x[:T], gradient[below] * 4 * x[T:]
+        return float(np.log(objective)) + size, np.concatenate(slopes)
 
     x, iterations = _in_stages(value_and_gradient, x, RELAXED_NORMS, stopping, before)
     return max(first, proven_by(problem, gram(x), caps)), iterations
 
 
 def proven_by(problem: FactorizationProblem, gram: Array, caps: Array) -> float:
-    """The lower bound that V = X^-1 H X^-1 proves for these caps; 0 where X is not positive definite."""
+    """The lower bound of V = X^-1 H X^-1 for these caps; 0 where X is not positive definite."""
     try:
         factor = scipy.linalg.cho_factor(gram, lower=True)
     except np.linalg.LinAlgError:

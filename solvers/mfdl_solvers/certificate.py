@@ -1,35 +1,28 @@
 """A lower bound on the best objective from any feasible X, and the ridge that makes a singular H regular.
 
 For V_c >= 0 on each class and w = sum_c max diag(V_c), every X of unit sensitivity has
-tr(V X) = sum_c <V_c, X_c> <= sum_c max diag(V_c) = w, because V_c / max diag(V_c) has diagonal <= 1 and is
-positive semidefinite, i.e. a Gram matrix of admissible gradients. By the Cauchy-Schwarz inequality for the
-trace norm,
+tr(V X) = sum_c <V_c, X_c> <= sum_c max diag(V_c) = w, because V_c / max diag(V_c) is a Gram matrix of admissible
+gradients: diagonal <= 1, positive semidefinite. By the Cauchy-Schwarz inequality for the trace norm,
 
     (tr[(H^1/2 V H^1/2)^1/2])^2 = ||V^1/2 H^1/2||_*^2 <= tr(V X) tr(H X^-1) <= w tr(H X^-1).
 
-So the left side over w bounds the optimum from below, over all C and with the exact sensitivity. At an
-optimal X, V = X^-1 H X^-1 restricted to the classes makes it tight.
+So the left side over w bounds the optimum from below, over all C and with the exact sensitivity; V = X^-1 H X^-1
+restricted to the classes makes it tight at an optimal X. Each V_c has a constant diagonal there. Elsewhere it is raised
+to its largest entry, which leaves w and can only lift the left side; an error in X costs its square.
 
-Each V_c has a constant diagonal there. Elsewhere it is raised to its largest entry, which leaves w as it is and can
-only lift the left side; among V of constant diagonal the optimum is a maximum of the bound, so that an error in X
-costs its square.
+Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for H
+with all eigenvalues lowered by that much.
 
-Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for
-H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in
-objective.
-
-For singular H the best objective is an infimum: the noise X^-1 grows without bound on the kernel of H, where it costs
-nothing. H + rho I has an optimum, and rho is as large as the tolerance allows. With P(H) the best objective: by the
-duality above P(H) is the maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2
+For singular H the best objective P(H) is an infimum: the noise X^-1 grows without bound on the kernel of H, where it
+costs nothing. H + rho I has an optimum, and rho is as large as the tolerance allows. By the duality above P(H) is the
+maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2
 V^1/2||_* + sqrt(rho) ||V^1/2||_* because the square root is concave, so
 
     sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)),    P(I) = sum over classes of size^2.
 
-The optimal X of H + rho I loses at most P(H + rho I) on H itself, and its V proves at least
-(sqrt P(H + rho I) - sqrt(rho P(I)))^2. With sqrt(rho P(I) / P(H)) = tolerance / 8 the gap on H is thus about a
-quarter of the tolerance; P(H) >= ||H^1/2||_*^2 / number of classes (V = I) is known beforehand.
-
-A method that is slow for ill-conditioned H starts with a large rho and lowers it.
+The optimal X of H + rho I loses at most P(H + rho I) on H itself, and its V proves at least (sqrt P(H + rho I) -
+sqrt(rho P(I)))^2. With sqrt(rho P(I) / P(H)) = tolerance / 8 the gap on H is about a quarter of the tolerance; P(H) >=
+||H^1/2||_*^2 / number of classes (V = I) is known beforehand. Methods that are slow for ill-conditioned H lower rho.
 """
 
 from __future__ import annotations
@@ -55,9 +48,9 @@ def lower_bound(
 ) -> float:
     """Certified lower bound on min tr(H X^-1) at unit sensitivity; 0 when X is not positive definite.
 
-    `dual_from` takes the place of H in V = X^-1 H X^-1, default H itself. Any choice gives a valid bound on the
-    problem's own H; when X minimises for a regularised H, that one gives the tight bound. `root`, L with L L^T = H,
-    says which H is bounded, default the problem's own, rounded down.
+    `dual_from` takes the place of H in V = X^-1 H X^-1: any choice is valid for the problem's own H, and a regularised
+    H that X minimises gives the tight bound. `root`, L with L L^T = H, says which H is bounded, default that one,
+    rounded down.
 
     Rounding: the computed trace norm is lowered by T^2 eps of itself, above the backward error of the
     singular values; clipping negative rounding eigenvalues of V_c changes w and the trace norm consistently,
@@ -106,9 +99,8 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
     w is then the sum over classes of the largest weight. Cost: the singular values of a T x T matrix.
     """
     if k := problem.exponent:
-        return scaled_down(
-            weights_bound(problem.normalised, weights, root=None if root is None else scaled(root, -k // 2)), k
-        )
+        root = None if root is None else scaled(root, -k // 2)
+        return scaled_down(weights_bound(problem.normalised, weights, root=root), k)
     v = np.clip(weights, 0.0, None)
     if not 0 < (largest := float(v.max())) < np.inf:
         return 0.0
@@ -123,20 +115,17 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
 def finished(
     problem: FactorizationProblem,
     gram: Array,
-    *,
-    known_bound: float,
+    bound: float,
     stopping: Stopping,
     iterations: int,
     began: float,
     notes: tuple[str, ...] = (),
     unfinished_status: str = STOPPED,
 ) -> Factorization:
-    """The Factorization of a given X: causal encoder, objective, a lower bound, status.
-
-    Where the known bound does not settle the matter, the better of it and the one that X itself proves.
-    """
+    """The Factorization of a given X; where the known bound does not settle it, with the better of that and X's own."""
     objective = problem.objective(gram)
-    bound = known_bound if stopping.reached(objective, known_bound) else max(known_bound, lower_bound(problem, gram))
+    if not stopping.reached(objective, bound):
+        bound = max(bound, lower_bound(problem, gram))
     return Factorization(
         encoder=causal_encoder(gram),
         gram=gram,
@@ -159,7 +148,6 @@ class Best:
 
     @property
     def within_tolerance(self) -> bool:
-        """The certified gap is."""
         return self.stopping.reached(self.objective, self.bound)
 
     def offer(self, gram: Array, bound: float) -> None:
@@ -170,15 +158,8 @@ class Best:
 
     def finished(self, iterations: int, rho: float) -> Factorization:
         """The answer, which H + rho I was solved for."""
-        return finished(
-            self.problem,
-            self.gram,
-            known_bound=self.bound,
-            stopping=self.stopping,
-            iterations=iterations,
-            began=self.began,
-            notes=notes_on_ridge(self.problem, rho, self.gram),
-        )
+        notes = notes_on_ridge(self.problem, rho, self.gram)
+        return finished(self.problem, self.gram, self.bound, self.stopping, iterations, self.began, notes)
 
 
 def proven(matrix: Array, w: float) -> float:

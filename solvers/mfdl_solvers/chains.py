@@ -5,8 +5,7 @@ last step, and for at most k steps one over their number too, in k passes. Where
 each step bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its
 value where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
 
-Values are the largest sums. Of uses whose sums agree within `SAME` the first is taken, so that the steps do not depend
-on rounding.
+Of uses whose sums agree within `SAME` the first is taken, so that the steps do not depend on rounding.
 """
 
 from __future__ import annotations

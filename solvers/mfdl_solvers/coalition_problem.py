@@ -8,11 +8,8 @@ nodes knows the seeds of the groups it meets, U(I) are the others, and
 
 Smaller coalitions know less and are covered. For a bound r instead of 1 divide R and the objective by r. The noise
 left, M, splits into the connected components of the groups in U(I); each is a `block` here: its groups and the nodes
-they reach. A block that is part of another makes the other's constraint at a common node redundant (M is smaller), so
-only the smallest blocks around each node are kept. A node that no unknown seed reaches forces s >= 1, and then
-s = 1 without seeds (LDP) is optimal.
-
-In: H, groups, q. Out: the distinct constraints, and the left sides [M^-1]_ii of any (s, R_k), rounded up.
+they reach. Where one block is part of another only the smallest ones around each node are kept (M is smaller). A node
+that no unknown seed reaches forces s >= 1, and then s = 1 without seeds (LDP) is optimal.
 
 A lower bound on tr(H R) over every noise that withstands the coalitions, from any weights and vectors.
 
@@ -136,7 +133,6 @@ class CoalitionProblem(AtAnyScale):
 
     @property
     def size(self) -> int:
-        """n."""
         return self.error_gram.shape[0]
 
     @property
@@ -159,7 +155,6 @@ class CoalitionProblem(AtAnyScale):
 
     @property
     def blocks(self) -> CoalitionBlocks:
-        """The distinct constraints at nodes that an unknown seed reaches."""
         return self._constraints[1]
 
     @cached_property
@@ -198,7 +193,7 @@ class CoalitionProblem(AtAnyScale):
         return private_variance * self.local_loss + shared
 
     def covariance(self, private_variance: float, parts: Sequence[Array]) -> Array:
-        """R = s I + sum_k R_k, shape (n, n)."""
+        """R, shape (n, n)."""
         R = private_variance * np.eye(self.size)
         for group, part in zip(self.groups, parts, strict=True):
             R[np.ix_(group, group)] += part
@@ -321,8 +316,7 @@ def outsider_bound(problem: CoalitionProblem) -> float:
 def _lowered(problem: CoalitionProblem, values: Array) -> Array:
     """Singular values of rows of the root, lowered by what rounding of H may add: sqrt(eps) of the largest at zero."""
     error = 8 * problem.size * EPS * float(np.linalg.norm(problem.root, 2)) ** 2
-    lowered: Array = np.sqrt(np.clip(values**2 - error, 0.0, None))
-    return lowered
+    return np.asarray(np.sqrt(np.clip(values**2 - error, 0.0, None)))
 
 
 def lower_bound(

@@ -1,12 +1,10 @@
 """Noise from seeds shared in groups that withstands coalitions: solved, repaired, certified.
 
 In: a `CoalitionProblem`. Out: private variance s and a covariance R_k per group that satisfy every constraint in
-float64, with objective, lower bound and gap. The methods are in `coalition_methods`, the lower bound in
-`coalition_problem`.
+float64, with objective, lower bound and gap.
 
-Where H has a kernel within a group the optimum is not attained, the noise there grows without bound. A small multiple
-of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; objective and lower bound are
-those of the H that was given.
+Where H has a kernel within a group the optimum is not attained. A small multiple of the projector on that kernel is
+then added to the cost of R_k, tied to the tolerance; objective and lower bound are those of the H that was given.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ class CoalitionFactorization(Certified):
 
     Attributes:
         private_variance: s, the variance of what each node draws alone.
-        parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group.
-        covariance: R = s I + sum_k R_k, shape (n, n).
+        parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group; covariance: R.
         objective: tr(H R) at the bound r = 1; for another r divide R and objective by it.
         lower_bound: no s and R_k that satisfy the constraints have a smaller objective.
         worst: the coalition, the node and the value [M^-1]_ii (rounded up, at most 1) of the tightest constraint.
@@ -62,9 +59,7 @@ def solve(
     1.44
 
     Args:
-        problem: H, groups, q.
-        stopping: wanted gap, below about 1e-7 float64 ends the search; Newton steps, or the interior-point solver's
-            iterations.
+        stopping: wanted gap, below about 1e-7 float64 ends the search; Newton steps, or interior-point iterations.
         method: "newton", or "conic": the semidefinite program by cvxpy and Clarabel, slow, for comparison.
 
     Guarantees:
@@ -72,7 +67,7 @@ def solve(
         scaled up by the largest, which was rounded up. With private noise the objective is never above tr H (LDP), but
         for that rounding.
     Raises:
-        ProblemError: method, or more than MAX_UNKNOWNS free entries in the groups.
+        ProblemError: method, or more than MAX_UNKNOWNS free entries.
         RuntimeError: the conic solver found no point at all.
     Cost: per Newton step O(K p^2 + J p^2 + p^3) for K blocks, J constraints and p free entries of the R_k.
     """

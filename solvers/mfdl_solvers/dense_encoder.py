@@ -1,19 +1,16 @@
 """The dense encoder of a problem with classes: `solve` takes every problem.
 
-Classes of single indices go to `singletons`. Others go to their dual (below) if H is regular; if that search
-does not reach the tolerance, and for a singular H, L-BFGS minimises over X inside the affine set that keeps the
-sensitivity at one (`FreeEntries`).
+Classes of single indices go to `singletons`, others to their dual (below) if H is regular; if that search does not
+reach the tolerance, and for a singular H, L-BFGS minimises over X inside the affine set that keeps the sensitivity at
+one (`FreeEntries`).
 
-Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted
-problem V = X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and
-are positive semidefinite, i.e. dual feasible for the unrestricted problem, and the certificate is tight. What
-is left is linear: X[s, t] = 0 for s != t in one class, and the diagonal sums to 1 on each class. The gradient
-is -V projected on these directions; positive definiteness is kept by the line search.
+Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted problem
+V = X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and are positive
+semidefinite, i.e. dual feasible for the unrestricted problem, and the certificate is tight. What is left is linear; the
+gradient is -V projected on these directions.
 
-A singular H is solved as H + rho I for falling rho (`falling_targets`), each from the solution before: L-BFGS is slow
-for an ill-conditioned X, and at 1e-4 a large rho is often enough. Cost per iteration O(T^3), a few matrix products.
-
-The dual of a problem with classes: a few numbers per class, one eigendecomposition per step, where H is regular.
+A singular H is solved as H + rho I for falling rho (`falling_targets`), each from the solution before. Cost per
+iteration O(T^3), a few matrix products.
 
 With V block diagonal over the classes, V_c > 0 with equal diagonal entries v_c, and V = W W^T, W block diagonal too:
 
@@ -32,9 +29,8 @@ the sum of lengths that were in class c. It never lowers the bound: the trace no
 and of all W' with equal rows and one sum(v) the right side is largest there. The steps are extrapolated in log v and in
 the correlations V_st / v_c. For classes of one index all this is `singletons`.
 
-It takes about five decompositions where L-BFGS on X takes a hundred iterations of T^3: it sees b k (k - 1) / 2 numbers
-instead of T^2 / 2, in coordinates that scale with X. It works with H, so small s lose half the digits: where the search
-stops to gain, L-BFGS continues from its X.
+It takes about five decompositions where L-BFGS on X takes a hundred iterations of T^3. It works with H, so small s lose
+half the digits: where it stops to gain, L-BFGS continues from its X.
 """
 
 from __future__ import annotations
@@ -57,28 +53,21 @@ RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that sh
 
 
 def solve(
-    problem: FactorizationProblem,
-    stopping: Stopping = USUAL,
-    *,
-    start: Array | None = None,
-    device: str | None = None,
+    problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: Array | None = None, device: str | None = None
 ) -> Factorization:
     """Minimises tr(H X^-1) at unit sensitivity to a certified relative gap.
 
     Args:
-        problem: H and classes.
-        stopping: wanted gap and number of iterations.
         start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled); checked, but
             not used, when every class holds one index: that method takes a few steps from anywhere.
-        device: of torch, as "cuda": where the decompositions of a regular H with classes are made, in float64; default
-            the CPU by LAPACK.
+        device: of torch, as "cuda", for the decompositions of a regular H with classes, in float64; default the CPU.
 
     Returns:
         A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
-        has no minimiser: X^-1 grows without bound on its kernel. Then H + rho I is solved instead, rho as small as the
-        tolerance needs, with a note that names the largest noise eigenvalue; objective and lower bound are those of the
-        H that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for a tolerance of
-        1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
+        has no minimiser: H + rho I is solved instead, rho as small as the tolerance needs, with a note that names the
+        largest noise eigenvalue; objective and lower bound are those of the H that was given. Float64 resolves rho down
+        to 1e-16 of the largest eigenvalue of H, enough for a tolerance of 1e-7 or so; X is then so ill-conditioned that
+        a problem with large classes may stop earlier.
     """
     if problem.exponent:
         return solve(problem.normalised, stopping, start=start, device=device).shifted(problem.exponent)
@@ -102,13 +91,9 @@ def _descent(problem: FactorizationProblem, stopping: Stopping, best: Best, iter
     x = free.vector(best.gram)
     for aim in falling_targets(problem, stopping.tolerance):
         stage = _Stage(free, aim, best, iterations)
-        minimum = minimise(
-            stage.value_and_gradient,
-            x,
-            stop=stage.is_over,
-            max_iterations=stopping.max_iterations - iterations,
-            memory=MEMORY_SINGULAR if aim.rho > 0 else MEMORY,
-        )
+        memory = MEMORY_SINGULAR if aim.rho > 0 else MEMORY
+        left = stopping.max_iterations - iterations
+        minimum = minimise(stage.value_and_gradient, x, stop=stage.is_over, max_iterations=left, memory=memory)
         x, iterations = minimum.point, iterations + minimum.iterations
         if best.within_tolerance or iterations >= stopping.max_iterations:
             break
@@ -150,8 +135,7 @@ def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:
         return np.diag(1.0 / problem.class_sizes[problem.classes])
     if start.shape != problem.error_gram.shape or not (np.isfinite(start).all() and (np.diagonal(start) > 0).all()):
         raise ProblemError(
-            f"start must be finite with shape {problem.error_gram.shape} and a positive diagonal, "
-            f"got shape {start.shape}."
+            f"start must be finite with shape {problem.error_gram.shape} and a positive diagonal, got {start.shape}."
         )
     X = np.where(problem.same_class & ~np.eye(problem.size, dtype=bool), 0.0, (start + start.T) / 2)
     scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
@@ -255,20 +239,13 @@ def on_device(device: str) -> Decompose:
 
 
 def search(
-    problem: FactorizationProblem,
-    stopping: Stopping,
-    best: Best,
-    start: Array | None,
-    decompose: Decompose = lapack,
+    problem: FactorizationProblem, stopping: Stopping, best: Best, start: Array | None, decompose: Decompose = lapack
 ) -> int:
-    """Searches the dual, offers each X and bound to `best`, and returns the number of iterations.
+    """Searches the dual of a regular H, offers each X and bound to `best`, and returns the number of iterations.
 
     Args:
-        problem: of a regular H.
         stopping: iterations are eigendecompositions after the first.
-        best: X and bound so far; if it does not reach the tolerance, another method must continue.
         start: an X whose dual is the first, default V = I.
-        decompose: what takes most of the time.
     """
     blocks = ClassBlocks(problem, decompose)
     path = ExtrapolatedPath(blocks.first(start), problem.num_classes)
@@ -293,7 +270,6 @@ def search(
 
 
 def stagnates(promises: list[float]) -> bool:
-    """Whether the last steps gained too little to continue."""
     past = promises[-PATIENCE - 1 :]
     return len(past) > PATIENCE and min(past[1:]) > GAIN * past[0]
 
@@ -349,9 +325,8 @@ class ClassBlocks:
             block[:, upper[0], upper[1]] = values.reshape(count, -1)
             block += block.transpose(0, 2, 1) + np.eye(size)
             group_logs, logs = np.split(logs, [count])
-            factors.append(
-                np.asarray(np.linalg.cholesky(block) * np.exp(group_logs / 2)[:, None, None], dtype=np.float64)
-            )
+            factor = np.linalg.cholesky(block) * np.exp(group_logs / 2)[:, None, None]
+            factors.append(np.asarray(factor, dtype=np.float64))
         return factors
 
     def counts(self, weights: Array) -> Array:

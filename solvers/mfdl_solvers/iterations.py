@@ -2,7 +2,7 @@
 
 L-BFGS minimises a smooth function on an open domain: a point outside it has the value infinity. The step length starts
 at 1 and is cut by 4 until the value is finite and falls enough; the line search of scipy extrapolates through infinite
-values, so it is not used. Extrapolation is the combination of Anderson, dropped where it lowers the bound too far.
+values, so it is not used. Extrapolation is that of Anderson, dropped where it lowers the bound too far.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDING = 1e-15  # relative: what counts as equal
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where the search ended: point, value, iterations, and whether `stop` ended it."""
+    """Where the search ended, and whether `stop` ended it."""
 
     point: Array
     value: float
@@ -43,15 +43,13 @@ def minimise(
     max_iterations: int,
     memory: int = 10,
 ) -> Minimum:
-    """Minimises a function of a flat vector.
+    """The best point met for a function of a flat vector.
 
     Args:
         value_and_gradient: x -> (value, gradient); the value is inf outside the domain (gradient unused).
         start: inside the domain.
-        stop: called before each iteration with (iteration, x, value, gradient); True ends the search.
-        max_iterations: hard limit.
-
-    Returns: the best point; `stopped_by_rule` is False when the limit or the floating-point floor ended it.
+        stop: called before each iteration with (iteration, x, value, gradient); True ends the search. Else
+            `max_iterations` or the floating-point floor does (`stopped_by_rule` False).
     """
     x = start.copy()
     value, gradient = value_and_gradient(x)

@@ -12,9 +12,8 @@ set of unit sensitivity (a maximum over positive linear functions of X_t, times 
 improves is stationary for both, hence a minimum. `joint_lower_bound` bounds what the product form itself may cost.
 
 `ModeProblem` gives H by modes, a T x T Gram and a vector for each, with class labels of the steps; a record belongs to
-one node: one class for each node and each class of steps. It is checked once, and no array is larger than n T^2.
-`solve_dense` takes noise of any correlation, as one dense array of flat index t n + u: for small problems, and to judge
-the other forms. Its encoder is causal in the flat order: within a step a node's noise may use that of those before.
+one node: one class for each node and each class of steps. No array is larger than n T^2. `solve_dense` takes noise of
+any correlation, as one dense array of flat index t n + u; its encoder is causal in the flat order.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ class KroneckerFactorization(Certified):
     """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
 
     Attributes:
-        time: the encoder over steps; X_t has unit sensitivity on the classes of steps. Its objective and lower bound
-            are those of the half it solved last.
-        space: the encoder over nodes; X_s has unit diagonal. The same holds of its objective and lower bound.
+        time: the encoder over steps, X_t of unit sensitivity on the classes of steps; space: that over nodes, X_s of
+            unit diagonal. Their objectives and lower bounds are those of the half solved last.
         objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
         lower_bound: no C on time x nodes, of any form, has a smaller objective.
         rounds: pairs of halves that were solved.
@@ -75,10 +73,6 @@ class KroneckerFactorization(Certified):
     rounds: int
     sensitivity: float = 1.0
 
-    def shifted(self, k: int) -> KroneckerFactorization:
-        """As for `Certified`; both halves too."""
-        return dataclasses.replace(super().shifted(k), time=self.time.shifted(k), space=self.space.shifted(k))
-
 
 def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int = MAX_ROUNDS) -> KroneckerFactorization:
     """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
@@ -88,10 +82,8 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
     13.32
 
     Args:
-        problem: modes and classes of steps.
         stopping: tolerance: relative; each half is certified within half of it, the alternation ends when a round
             gains less than a tenth of it; max_iterations: of each half.
-        max_rounds: hard limit.
 
     Returns: a KroneckerFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
         alone. A singular half is regularised as its solver says, with a note.
@@ -133,10 +125,7 @@ class Product(Generic[Space]):
         return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
 
     def certificate_fields(self, problem: ModeProblem, stopping: Stopping, *, settled: bool) -> dict[str, Any]:
-        """Loss, bound by the dual of the half over time, status, sensitivity, and the notes of both halves by axis.
-
-        optimal by the bound, else stationary where the alternation and both halves settled, else stopped.
-        """
+        """Fields of its `Certified`: bound by the dual of the half over time, notes of both halves by axis."""
         dual = dual_time_gram(problem, self.node_costs, self.time.gram, stopping)
         bound = joint_lower_bound(problem, dual, tolerance=HALF_SHARE * stopping.tolerance)
         unfinished = STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
@@ -163,7 +152,6 @@ def alternate(
         problem: one whose exponent is 0 (`normalised`).
         over_nodes: sum_k d_k u_k u_k^T, shape (n, n) -> the half over nodes within HALF_SHARE of the tolerance, its c
             and its sensitivity.
-        stopping, max_rounds: as for `solve`; max_rounds >= 1.
     """
     best: Product[Space] | None = None
     c, iterations, rounds, settled = np.ones(problem.num_nodes), 0, 0, False
@@ -207,11 +195,9 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     Rounding: the H_k are lowered by the rounding of their eigenvalues and nu_k by T^2 eps of itself; the last trace
     norm is that of U diag(nu) itself, lowered in its turn.
 
-    Args:
-        problem: modes and classes.
-        dual: V_t before it is restricted to the classes and its diagonal raised to the maximum of each; symmetric
-            positive semidefinite, shape (T, T). Any choice is valid; X_t^-1 H_t X_t^-1 is a good one.
-        tolerance: of the problem over nodes.
+    Args: dual: V_t before it is restricted to the classes and its diagonal raised to the maximum of each; symmetric
+        positive semidefinite, shape (T, T). Any choice is valid; X_t^-1 H_t X_t^-1 is a good one. tolerance: of the
+        problem over nodes.
     Cost: n singular value decompositions of T x T and a problem over n.
     """
     if problem.exponent:
@@ -245,10 +231,8 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
 def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, stopping: Stopping) -> Array:
     """X^-1 H_t X^-1, H_t = sum_k c_k H_k: a dual that proves the half over time within HALF_SHARE of the tolerance.
 
-    X is X_t where that is enough. The certificate of X_t may come from another dual (`dense_encoder` searches duals),
-    and the dual X^-1 H_t X^-1 may prove less. Then X is solved for again, to a smaller tolerance.
-
-    It is that of the normalised problem: multiples prove the same.
+    X is X_t where that is enough: its certificate may come from another dual, and X^-1 H_t X^-1 may prove less. Then X
+    is solved for again, to a smaller tolerance. Of the normalised problem: multiples prove the same.
     """
     problem = problem.normalised
     posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
@@ -301,12 +285,10 @@ class ModeProblem(GramProblem):
 
     @property
     def num_nodes(self) -> int:
-        """n, also the number of modes."""
         return self.grams.shape[0]
 
     @property
     def num_steps(self) -> int:
-        """T."""
         return self.grams.shape[1]
 
     def time_gram(self, node_costs: Array) -> Array:
@@ -345,13 +327,8 @@ def joint_classes(classes: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
 def solve_dense(error_gram: ArrayLike, classes: ArrayLike, num_nodes: int, stopping: Stopping = USUAL) -> Factorization:
     """Minimises tr(H X^-1) over every X on time x nodes at unit sensitivity to a certified relative gap.
 
-    Args:
-        error_gram: H, shape (T n, T n), time-major.
-        classes: integer label per step, shape (T,).
-        num_nodes: n >= 1.
-        stopping: as in `dense_encoder.solve`.
-
-    Returns: a Factorization; its encoder is lower triangular in time-major order, status "optimal" or "stopped".
+    Args: error_gram: H, shape (T n, T n), time-major; classes: integer label per step, shape (T,).
+    Returns: a Factorization, its encoder lower triangular in time-major order, status "optimal" or "stopped".
     Raises: ProblemError: T n above MAX_SIZE, shapes that do not fit, or an H that `FactorizationProblem` refuses.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """

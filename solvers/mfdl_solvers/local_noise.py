@@ -19,7 +19,7 @@ All blocks may share one covariance: costs have one block then, the cost of all 
 in the place of single blocks. Where a group of symmetries moves every node to every other one, nothing is lost by that,
 and the constraints of one attacker stand for all: the mean of a solution over the group costs the same (s_q is convex).
 
-Interior-point method for covariances of local noise: a log barrier, Newton steps, and the dual it passes by.
+The method is a log barrier with Newton steps, and the dual it passes by:
 
     f_t(S) = t sum_v tr(H_v S_v) - sum_q log(1 - s_q(S)) - sum_v log det S_v
 
@@ -84,11 +84,10 @@ class NoiseView:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are seen."""
         return len(self.noise)
 
     def whitened(self) -> WhitenedView:
-        """The view in an orthonormal basis of the rows' span, budgets 1; constraints without a shift are left out.
+        """The view in an orthonormal basis of the rows' span, budgets 1, without constraints of no shift.
 
         Raises: LeakWithoutNoise: a shift outside the range of V.
         """
@@ -125,12 +124,12 @@ class WhitenedView:
     counts: np.ndarray
 
     def summed(self, columns: Array) -> Array:
-        """Sums over the columns of each constraint, along the last axis."""
+        """Sums over the columns of each constraint."""
         starts = np.cumsum(self.counts) - self.counts
         return columns if len(starts) == columns.shape[-1] else np.add.reduceat(columns, starts, axis=-1)
 
     def squares(self, half: Array) -> Array:
-        """s_q, with columns that were multiplied by the inverse of a factor of V S V^T."""
+        """s_q, of columns times the inverse of a factor of V S V^T."""
         return self.summed((half**2).sum(axis=0))
 
     @cached_property
@@ -190,17 +189,14 @@ class LocalNoiseProblem:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of independent noise."""
         return self.whitened[0].noise.shape[1]
 
     @property
     def num_slots(self) -> int:
-        """L."""
         return self.costs.shape[1]
 
     @property
     def num_constraints(self) -> int:
-        """Of all attackers, without those whose attacker sees nothing of the record."""
         return sum(view.counts.size for view in self.whitened)
 
     def sum_by_covariance(self, blocks: Array) -> Array:
@@ -208,7 +204,6 @@ class LocalNoiseProblem:
         return blocks if len(blocks) == len(self.costs) else blocks.sum(axis=0, keepdims=True)
 
     def cost(self, covariances: Array) -> float:
-        """sum_v tr(H_v S_v)."""
         return float((self.costs * covariances).sum())
 
     def largest_ratio(self, covariances: Array) -> float:
@@ -279,11 +274,8 @@ def _positive_definite(matrix: Array, shift: float) -> bool:
 class LocalCovariances(Certified):
     """Covariances of local noise with what they cost and how far that is from the best.
 
-    Attributes:
-        covariances: S_v, shape (blocks, L, L), or (1, L, L) if the blocks share one; every budget is met up to
-            rounding, the most expensive one exactly.
-        objective: sum_v tr(H_v S_v).
-        lower_bound: no covariances of this class that meet every budget cost less.
+    Attributes: covariances: S_v, shape (blocks, L, L), or (1, L, L) if the blocks share one; every budget is met up to
+        rounding, the most expensive one exactly.
     """
 
     covariances: Array

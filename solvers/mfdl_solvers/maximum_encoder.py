@@ -82,7 +82,6 @@ class MaximumProblem:
 
     @property
     def size(self) -> int:
-        """T."""
         return self.error_grams.shape[1]
 
     @cached_property
@@ -96,7 +95,6 @@ class MaximumProblem:
             return FactorizationProblem(np.tensordot(weights, self.error_grams, 1), self.classes)
 
     def sensitivity_squared(self, gram: Array) -> float:
-        """As of a `FactorizationProblem`."""
         return self.sum.sensitivity_squared(gram)
 
     def errors(self, gram: Array) -> Array:
@@ -116,7 +114,6 @@ class MaximumProblem:
         return np.asarray(value)
 
     def objective(self, gram: Array) -> float:
-        """The largest of the errors."""
         return float(self.errors(gram).max())
 
 
@@ -134,10 +131,9 @@ def solve(problem: MaximumProblem, stopping: Stopping = USUAL) -> Factorization:
     Source: arXiv:2202.11205 and arXiv:2306.08153 for the error of the worst step (MaxSE) of prefix sums.
     """
     began = time.perf_counter()
-    best = _Best(problem, stopping)
     steps = len(problem.error_grams)
     p, power, average, half = np.full(steps, 1 / steps), MAX_POWER, None, None
-    iterations = 0
+    gram, objective, bound, iterations = np.eye(problem.size), np.inf, 0.0, 0
     for _ in range(MAX_ROUNDS):
         left = stopping.max_iterations - iterations
         inner = dataclasses.replace(stopping.share(INNER_SHARE), max_iterations=left, report=None)
@@ -146,43 +142,29 @@ def solve(problem: MaximumProblem, stopping: Stopping = USUAL) -> Factorization:
         iterations += max(half.iterations, 1)
         average = half.gram if average is None else (average + half.gram) / 2
         with blas_threads(problem.size):
-            errors = best.offer(half.gram, half.lower_bound)
-            best.offer(average, 0.0)
-        stopping.tell(iterations, best.objective, best.bound)
-        if stopping.reached(best.objective, best.bound) or iterations >= stopping.max_iterations:
+            candidates = [(X, problem.errors(X)) for X in (half.gram, average)]
+            for X, errors in candidates:
+                if (largest := float(errors.max())) < objective:
+                    gram, objective = X / problem.sensitivity_squared(X), largest
+        # proportional to the sum of the weights, which is 1 but for rounding
+        bound = max(bound, half.lower_bound * (1 - 4 * steps * EPS))
+        stopping.tell(iterations, objective, bound)
+        if stopping.reached(objective, bound) or iterations >= stopping.max_iterations:
             break
-        if half.lower_bound < best.bound * (1 - inner.tolerance):
+        if half.lower_bound < bound * (1 - inner.tolerance):
             power = max(1.0, FALL * power)
+        errors = candidates[0][1]
         p = p * (errors / errors.max()) ** power
         p /= p.sum()
     assert half is not None
     return Factorization(
-        encoder=causal_encoder(best.gram),
-        gram=best.gram,
-        objective=best.objective,
-        lower_bound=best.bound,
-        status=OPTIMAL if stopping.reached(best.objective, best.bound) else STOPPED,
+        encoder=causal_encoder(gram),
+        gram=gram,
+        objective=objective,
+        lower_bound=bound,
+        status=OPTIMAL if stopping.reached(objective, bound) else STOPPED,
         iterations=iterations,
         seconds=time.perf_counter() - began,
-        sensitivity=problem.sensitivity_squared(best.gram) ** 0.5,
+        sensitivity=problem.sensitivity_squared(gram) ** 0.5,
         notes=half.notes,
     )
-
-
-class _Best:
-    """The best X and the best bound so far."""
-
-    def __init__(self, problem: MaximumProblem, stopping: Stopping) -> None:
-        self.problem, self.stopping = problem, stopping
-        self.gram, self.objective, self.bound = np.eye(problem.size), np.inf, 0.0
-
-    def offer(self, gram: Array, bound: float) -> Array:
-        """Keeps the better X, at unit sensitivity, and the better bound; returns the errors of X.
-
-        bound: of weights whose sum is 1 but for rounding, to which it is proportional.
-        """
-        errors = self.problem.errors(gram)
-        self.bound = max(self.bound, bound * (1 - 4 * errors.size * EPS))
-        if (objective := float(errors.max())) < self.objective:
-            self.gram, self.objective = gram / self.problem.sensitivity_squared(gram), objective
-        return errors

@@ -9,9 +9,9 @@ matrix of a graph with rows that sum to 1 and entries >= 0. A = W - 11^T / n has
 The second is sum_a |W^(K a)|^2 over a >= 1 without the part of the average: the variance that fresh unit noise of every
 step leaves in the n models after many steps of K rounds. g is a sum of even powers, so both are convex.
 
-A primal-dual method solves the first, Newton steps along the log barrier of the weights the second; the matrices of
-both are products of entries b_e^T M b_f. Beyond MAX_EDGES an accelerated gradient method solves both; the first is then
-smoothed, mu log sum_i 2 cosh(lambda_i / mu) over the eigenvalues that Lanczos finds at both ends.
+A primal-dual method solves the first, Newton steps along the log barrier of the weights the second. Beyond MAX_EDGES an
+accelerated gradient method solves both; the first is then smoothed, mu log sum_i 2 cosh(lambda_i / mu) over the
+eigenvalues that Lanczos finds at both ends.
 
 Bounds are for any symmetric Y: <Y, W> = tr Y - sum_e w_e q_e for the weights of the graph, q_e = b_e^T Y b_e, and
 sum_e w_e q_e <= sum_i y_i wherever y >= 0 and y_i + y_j >= q_e on every edge. The fastest uses |A|_2 >= <Y, A> / |Y|_*
@@ -82,7 +82,6 @@ class _Edges:
         return np.asarray(1.0 - self.incidence @ w)
 
     def matrix(self, w: Array) -> Array:
-        """A."""
         A = np.diag(self.slack(w)) - 1.0 / self.n
         A[self.a, self.b] += w
         A[self.b, self.a] += w
@@ -119,9 +118,8 @@ class _Edges:
             return float(w @ w) / 2 + float(y.sum()), self.slack(w)
 
         options = {"maxiter": 100, "ftol": 1e-14, "gtol": 1e-7}
-        ascent = scipy.optimize.minimize(
-            dual, y, jac=True, method="L-BFGS-B", bounds=[(0, None)] * self.n, options=options
-        )
+        bounds = [(0, None)] * self.n
+        ascent = scipy.optimize.minimize(dual, y, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return self.feasible(point - ascent.x[self.a] - ascent.x[self.b]), ascent.x
 
     def forms(self, M: Array) -> Array:
@@ -174,9 +172,8 @@ def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
 def least_noise(edges: Array, num_nodes: int, rounds: int) -> MixingWeights:
     """Least noise left after steps of K rounds, within TOLERANCE of it and 1e-12 a node.
 
-    Beyond MAX_EDGES within COARSE and 1e-6 a node, or what SMOOTH_ROUNDS reach.
+    Beyond MAX_EDGES within COARSE and 1e-6 a node, or what SMOOTH_ROUNDS reach. Args: those of `fastest_mixing`.
 
-    Args: those of `fastest_mixing`.
     Raises: ProblemError: more than MAX_EDGES edges between more than MAX_NODES nodes.
     Cost: some 50 steps of K + 1 times as much; beyond MAX_EDGES some 40 steps of O(n^3).
     """
@@ -224,13 +221,11 @@ class _Tangent(NamedTuple):
 
 
 class _Smooth(Protocol):
-    """A smoothed objective."""
+    """A smoothed objective: its value, or inf, with its gradient; `sharpen` brings it closer to the objective."""
 
-    def at(self, w: Array) -> _Tangent:
-        """Its value, or inf; its gradient is the slope."""
+    def at(self, w: Array) -> _Tangent: ...
 
-    def sharpen(self) -> None:
-        """Brings it closer to the objective."""
+    def sharpen(self) -> None: ...
 
 
 def _accelerated(graph: _Edges, smooth: _Smooth, rounds: Iterable[int]) -> Iterates:

@@ -14,8 +14,7 @@ and the block of node u in X is sum_k M_uk X_k, M_uk = F_uk^2, every row of M su
 2. All blocks at once, the constraints of all nodes replaced by one weighted sum per class,
    sum_u lam_uc sum_k M_uk (diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which
    `Relaxation` solves by L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the
-   multiplier grows, lam_uc <- lam_uc d_uc^2 (the plain step of `singletons`). Each X is then scaled to be feasible,
-   and the best is kept.
+   multiplier grows, lam_uc <- lam_uc d_uc^2 (the plain step of `singletons`). The best X scaled to be feasible is kept.
 
 In-class off-diagonal entries vanish in every node's block: their vector over k lies in the kernel of M.
 """
@@ -24,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import scipy.linalg
@@ -73,8 +72,7 @@ class PerModeFactorization(Certified):
         grams: X_k, shape (n, T, T).
         objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
         lower_bound: no C on time x nodes, of any form, has a smaller objective.
-        rounds: settings of the multipliers; iterations: of all solvers but `kronecker`.
-        kronecker: the product it began with.
+        rounds: settings of the multipliers; iterations: of all solvers but `kronecker`, the product it began with.
         sensitivity: of X, an upper bound from the entries of sum_k M_uk X_k.
     """
 
@@ -83,10 +81,6 @@ class PerModeFactorization(Certified):
     rounds: int
     kronecker: KroneckerFactorization
     sensitivity: float = 1.0
-
-    def shifted(self, k: int) -> PerModeFactorization:
-        """As for `Certified`; the product it began with too."""
-        return dataclasses.replace(super().shifted(k), kronecker=self.kronecker.shifted(k))
 
     @cached_property
     def encoders(self) -> Array:
@@ -104,14 +98,12 @@ def solve(
     """Minimises tr(H X^-1) over X = sum_k X_k (x) f_k f_k^T of unit sensitivity, F from the best product.
 
     Args:
-        problem: modes and classes of steps.
         stopping: tolerance: relative; the search ends when no X with this F is better than the best found by more than
             that, or by more than a fiftieth of the certified gap of the best separate blocks. max_iterations: of L-BFGS
             in all rounds, and of each block alone before.
-        max_rounds: settings of the multipliers, hard limit.
-        start: the product, where it has been solved already; else it is.
+        max_rounds: settings of the multipliers; start: the product, where it has been solved already.
 
-    Returns: an PerModeFactorization of sensitivity 1 up to rounding, never worse than `start`.
+    Returns: a PerModeFactorization of sensitivity 1 up to rounding, never worse than `start`.
     Raises: ProblemError: max_rounds not positive; a start of another size.
     Cost: per iteration n Cholesky factorizations of T x T and twice as many triangular solves; memory about
         6 n T^2 + PAIR_BYTES.
@@ -301,10 +293,8 @@ class Relaxation:
         left, right = self.D[:, :, None], self.D[:, None, :]
         x = self.free.vector(self.free.feasible(self.X * left * right))
         memory = max(2, min(10, int(PAIR_BYTES / (16 * x.size))))
-        most = stopping.max_iterations
-        minimum = minimise(
-            lambda x: self.free.value_and_gradient(x, roots), x, stop=flat, max_iterations=most, memory=memory
-        )
+        most, value_and_gradient = stopping.max_iterations, partial(self.free.value_and_gradient, roots=roots)
+        minimum = minimise(value_and_gradient, x, stop=flat, max_iterations=most, memory=memory)
         self.X = self.free.matrices(minimum.point) / (left * right)
         return minimum.value, minimum.iterations, minimum.iterations < most
 

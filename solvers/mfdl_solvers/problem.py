@@ -54,7 +54,7 @@ class Stopping:
         max_iterations: hard limit.
         report: called with the iterations so far and the certified gap, at each check of a solver over indices.
 
-    Raises: ProblemError: a tolerance that is not positive.
+    Raises: ProblemError: a tolerance <= 0.
     """
 
     tolerance: float = 1e-4
@@ -66,16 +66,13 @@ class Stopping:
             raise ProblemError(f"tolerance must be > 0, got {self.tolerance!r}.")
 
     def reached(self, objective: float, lower_bound: float) -> bool:
-        """The gap is within the tolerance."""
         return objective <= lower_bound * (1 + self.tolerance)
 
     def tell(self, iterations: int, objective: float, lower_bound: float) -> None:
-        """Reports, if there is a `report`."""
         if self.report is not None:
             self.report(iterations, relative_gap(objective, lower_bound))
 
     def share(self, part: float) -> Stopping:
-        """The same with a part of the tolerance."""
         return dataclasses.replace(self, tolerance=part * self.tolerance)
 
 
@@ -83,10 +80,7 @@ USUAL = Stopping()
 
 
 def class_labels(given: ArrayLike, size: int, item: str) -> NDArray[np.intp]:
-    """Labels from 0 of the classes, one per `item`, read-only.
-
-    Raises: ProblemError: not one integer for each.
-    """
+    """Labels from 0 of the classes, one per `item`, read-only; raises ProblemError: not one integer for each."""
     labels = np.asarray(given)
     if labels.shape != (size,) or labels.dtype.kind not in "iu":
         raise ProblemError(
@@ -104,7 +98,7 @@ class GramProblem(AtAnyScale):
     classes: NDArray[np.intp]
 
     def _keep(self, grams: Array, index: str, **others: Array) -> None:
-        """Keeps what was given, read-only: Grams symmetrised, labels of each `index`, and other arrays."""
+        """Keeps read-only copies: Grams symmetrised, labels of each `index`, and other arrays."""
         name = self._costs
         if not all(np.isfinite(array).all() for array in (grams, *others.values())):
             raise ProblemError(f"{' and '.join([name, *others])} must be finite, got a nan or infinite entry.")
@@ -126,7 +120,6 @@ class GramProblem(AtAnyScale):
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
         return int(self.classes.max()) + 1
 
     @cached_property
@@ -187,12 +180,10 @@ class FactorizationProblem(GramProblem):
 
     @property
     def size(self) -> int:
-        """T."""
         return self.error_gram.shape[0]
 
     @cached_property
     def class_sizes(self) -> NDArray[np.intp]:
-        """How many indices each class holds."""
         return np.bincount(self.classes)
 
     @cached_property
@@ -202,7 +193,6 @@ class FactorizationProblem(GramProblem):
 
     @cached_property
     def root(self) -> Array:
-        """L with L L^T = H after negative rounding eigenvalues are set to zero, shape (T, T)."""
         return self.gram_root()
 
     def sensitivity_squared(self, gram: Array) -> float:
@@ -282,19 +272,15 @@ class Certified:
 
     @property
     def gap(self) -> float:
-        """objective / lower_bound - 1, >= 0 up to rounding; inf without a bound.
-
-        The objective is at most this far above the optimum, relative to the optimum; it is often closer.
-        """
+        """objective / lower_bound - 1, >= 0 up to rounding; inf without a bound."""
         return relative_gap(self.objective, self.lower_bound)
 
     @property
     def distance(self) -> str:
-        """The gap in words."""
         return distance_to_optimum(self.gap)
 
     def shifted(self, k: int) -> Self:
-        """The same for an error Gram 2^k times as large: objective and bound times 2^k, rounded to the safe side.
+        """The same, and its parts, for an error Gram 2^k times as large, rounded to the safe side.
 
         Raises: ProblemError: an objective beyond float64.
         """
@@ -303,7 +289,10 @@ class Certified:
         objective, bound = objective_in_range(self.objective, k), scaled_down(self.lower_bound, k)
         scaling_notes = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
         notes = (*self.notes, *(note for note in scaling_notes if note not in self.notes))
-        return dataclasses.replace(self, objective=objective, lower_bound=bound, notes=notes)
+        parts: dict[str, Any] = {
+            name: part.shifted(k) for name, part in vars(self).items() if isinstance(part, Certified)
+        }
+        return dataclasses.replace(self, objective=objective, lower_bound=bound, notes=notes, **parts)
 
     def require_converged(self, tolerance: float) -> Self:
         """Itself; raises NotConverged when the status is "stopped"."""
@@ -336,7 +325,6 @@ def distance_to_optimum(gap: float) -> str:
 
 
 def relative_gap(objective: float, lower_bound: float) -> float:
-    """How far an objective is above a bound, as a share of the bound."""
     return objective / lower_bound - 1 if lower_bound > 0 else float("inf")
 
 

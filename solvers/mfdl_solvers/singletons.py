@@ -14,8 +14,7 @@ Plain step: v <- v d^2. It never lowers the bound. In u = sqrt(v) the trace norm
 
     ||diag(u') L||_* >= sum_i u'_i u_i d_i,
 
-and of all u' of one length the right side is largest for u' ~ u d. The steps are extrapolated (Anderson, in log v);
-an extrapolation that lowers the bound too far is dropped for the plain step.
+and of all u' of one length the right side is largest for u' ~ u d. The steps are extrapolated (Anderson, in log v).
 """
 
 from __future__ import annotations
@@ -37,17 +36,12 @@ PATIENCE, GAIN = 200, 0.01  # the search ends after this many steps that gained 
 def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factorization:
     """Minimises tr(H X^-1) subject to diag X <= 1 to a certified relative gap.
 
-    Args:
-        problem: H, and classes that each hold one index.
-        stopping: wanted gap, and singular value decompositions after the first.
-
-    Returns:
-        A Factorization with diag X = 1; status "optimal", or "stopped" at the limit or where rounding leaves
-        nothing to gain. For a singular H, H + rho I is solved, rho as small as the tolerance needs (see `certificate`);
-        objective and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
+    Args: stopping: wanted gap, and singular value decompositions after the first.
+    Returns: a Factorization with diag X = 1, "stopped" at the limit or where rounding leaves nothing to gain; for a
+        singular H see `certificate`.
     Raises: ProblemError: a class with two indices.
     Cost: O(n^3) per iteration; 5 to 10 of them for a regular H, tens to a hundred for one of low rank.
-    Source: arXiv:2501.14644v2, problem (9), by its dual instead of n + 1 semidefinite constraints.
+    Source: arXiv:2501.14644v2, problem (9), by its dual.
     """
     if problem.num_classes != problem.size:
         raise ProblemError(

@@ -11,7 +11,7 @@ from vocabulary import each, given, refuses, st
 
 from mfdl import Dynamics, EveryStep, InvalidInput, Privacy, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct
-from mfdl.audit.equations import reduced_rows
+from mfdl.audit.reconstruction import reduced_rows
 from mfdl.testing import gossip_matrices, rank, rational, view_cases
 from mfdl.training.executor import Executor
 

@@ -149,7 +149,7 @@ def test_names_are_one_class_and_answer_for_themselves(kind):
 
 def test_other_noises_answer_too():
     joint, local = JointNoise(np.eye(4), 2, 2), OwnNoise(2, 2)
-    assert (joint.joint, local.joint, joint.kind, local.kind) == (joint, None, "JointNoise", "OwnNoise")
+    assert (joint.joint, local.joint, joint.kind, local.kind) == (joint.encoder, None, "JointNoise", "OwnNoise")
     assert joint.holders().toarray().all()
     for noise in (joint, local):
         assert (noise.causal, noise.fresh, noise.local, noise.is_zero) == (None, False, False, False)

@@ -170,7 +170,7 @@ def planned(noise):
 def claimed(noise, inverse_gram):
     """sum_k (C_k^T C_k)^-1 (x) f_k f_k^T, or (C^T C)^-1 of joint noise, or N N^T of a user's."""
     if noise.joint is not None:
-        return inverse_gram(noise.joint.encoder.array)
+        return inverse_gram(noise.joint.array)
     if noise.causal is None:
         N = noise.dense if isinstance(noise, OwnNoise) else planned(noise)
         return N @ N.T

@@ -131,14 +131,8 @@ def gram_of(rounds, T, K, dynamics, weights, after, F):
     return np.einsum("sriu,triu->st", counted, counted)
 
 
-DYNAMICS = st.sampled_from(
-    [
-        {},
-        {"momentum": 0.6},
-        {"momentum": 0.5, "weight_decay": 0.3, "learning_rate": [0.5, 1.0, 0.25]},
-        {"weight_decay": 0.2},
-    ]
-)
+BOTH = {"momentum": 0.5, "weight_decay": 0.3, "learning_rate": [0.5, 1.0, 0.25]}
+DYNAMICS = st.sampled_from([{}, {"momentum": 0.6}, BOTH, {"weight_decay": 0.2}])
 TARGETS = st.sampled_from(["nodes", "average"])
 
 
@@ -207,9 +201,8 @@ def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
     for p in posed[::5]:  # made for one draw, so worse for all together
         other = factorization.solve_problem(p, **tight).encoder
         assert np.mean([q.objective(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
-    estimated = factorization.factorize(
-        Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
-    )
+    drawn = dataclasses.replace(random, moments=None)
+    estimated = factorization.factorize(Dynamics(path), participation, averaged_over=drawn, **tight)
     assert isinstance(estimated, factorization.temporal.EstimatedFactorization)
     assert abs(estimated.objective - solved.objective) < 2 * estimated.objective_error
     assert "8 draws of random pairs" in estimated.notes[0]

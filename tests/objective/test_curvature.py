@@ -9,7 +9,6 @@ from mfdl import Cyclic, Dynamics, ErrorWeights, Privacy, algorithms, calibrate,
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
-from mfdl.privacy import noise_of_bins
 from mfdl.released import ReleasedModel
 from mfdl.testing import gossip_matrices, optimal_loss_reference, random_encoder
 
@@ -19,14 +18,6 @@ CURVED = ErrorWeights("all", curvature=SPECTRUM)
 
 
 # Spectra
-@each(
-    "text, eigenvalues", ("power:1:3", [1, 1 / 2, 1 / 3]), ("power:2:2:0.25", [0.25, 0.0625]), ("power:0:3", [1, 1, 1])
-)
-def test_power_laws(text, eigenvalues):
-    curvature = Curvature.parse(text)
-    assert_allclose(curvature.eigenvalues, eigenvalues)
-    assert_allclose(curvature.weights, np.array(eigenvalues) / 2)
-    assert curvature.describe() == text
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
@@ -216,27 +207,6 @@ def test_the_objective_is_the_noise_of_the_recursion(weights):
         assert_allclose(3 * (published + 0.3 * way) / 0.8**2, solved.objective, rtol=1e-4)
 
 
-def test_product_over_time_and_nodes():
-    part = Cyclic(2, 3)
-    product = factorization.optimal_kronecker(TINY, part, weights=BOTH)
-    alone = factorization.factorize(TINY, part, weights=BOTH)
-    joint = factorization.optimal_joint(TINY, part, weights=BOTH)
-    assert product.lower_bound <= joint.objective <= product.objective * (1 + 1e-4)
-    assert product.objective <= alone.objective * (1 + 1e-4)
-    counted = NoiseObjective(TINY, 6, BOTH)
-    assert_allclose(counted.noise_error(product.noise()).value, product.objective, rtol=1e-4)
-
-
-def test_encoders_for_balls_in_bins():
-    noise_std = noise_of_bins(epsilon=2.0, delta=1e-5, bins=3, adjacency="zero-out")
-    solved = factorization.factorize_balls_in_bins(TINY, 2, 3, noise_std, weights=CURVED, correlations=[0.0, 0.5])
-    H = NoiseObjective(TINY, 6, CURVED).over_steps()
-    assert_allclose(solved.error_gram, H)
-    assert solved.root_error_bound <= solved.root_error * (1 + 1e-9)
-    N = np.linalg.inv(solved.encoder)
-    assert_allclose(solved.root_error, solved.noise_std * np.sqrt(np.sum(N * (H @ N))), rtol=1e-6)
-
-
 def test_named_mechanisms_take_it():
     name = "mafalda@all/on-the-way=0.3/curvature=power:1:20"
     algorithm = algorithms.build(name, TINY, Cyclic(2, 3))
@@ -285,10 +255,6 @@ def test_targets():
     given, other = ErrorWeights([1, 2]).describe(), ErrorWeights([1, 3]).describe()
     assert given.startswith("given:")
     assert given != other
-
-
-def test_weights_proposed_for_training():
-    assert_array_equal(ErrorWeights.for_training(12, 3).weights_by_step(12), [0.01] * 9 + [1] * 3)
 
 
 @each(

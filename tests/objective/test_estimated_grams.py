@@ -62,39 +62,28 @@ def coverage_of_losses(counted, seeds):
     return coverage(exact, [counted.estimated(Probes(8, seed)).objective(C) for seed in range(seeds)])
 
 
+MH, UNIFORM = gossip.metropolis_hastings, gossip.uniform
+LONG = ["regular:n=1000,degree=8", "erdos-renyi:n=1000,p=0.012", "path:n=1000", "star:n=1000", "torus:rows=25,cols=40"]
+
+
 @pytest.mark.slow
 @each(
-    "build, spec",
-    (gossip.metropolis_hastings, "ring:n=3000"),
-    (gossip.metropolis_hastings, "torus:rows=50,cols=60"),
-    (gossip.metropolis_hastings, "hypercube:dim=11"),
-    (gossip.metropolis_hastings, "star:n=300"),
-    (gossip.uniform, "star:n=1000"),
+    "build, spec, T, widest",
+    *((MH, spec, 16, 0.2) for spec in ("ring:n=3000", "torus:rows=50,cols=60", "hypercube:dim=11", "star:n=300")),
+    (UNIFORM, "star:n=1000", 16, 0.2),
+    *((build, spec, 48, 0.1) for build in (MH, UNIFORM) for spec in LONG),
 )
-def test_intervals_hold_the_exact_loss_as_often_as_they_say(build, spec):
+def test_intervals_hold_the_exact_loss_as_often_as_they_say(build, spec, T, widest):
     # 95 % of 40: fewer than 34 have a chance of one in 100 if the intervals are honest
-    inside, width = coverage_of_losses(NoiseObjective(Dynamics(build(spec)), 16), 40)
+    inside, width = coverage_of_losses(NoiseObjective(Dynamics(build(spec)), T), 40)
     assert inside >= 34 / 40
-    assert width < 0.2
+    assert width < widest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("build", [gossip.metropolis_hastings, gossip.uniform])
-@pytest.mark.parametrize(
-    "spec",
-    ["regular:n=1000,degree=8", "erdos-renyi:n=1000,p=0.012", "path:n=1000", "star:n=1000", "torus:rows=25,cols=40"],
-)
-def test_intervals_hold_over_many_steps(build, spec):
-    inside, width = coverage_of_losses(NoiseObjective(Dynamics(build(spec)), 48), 40)
-    assert inside >= 34 / 40
-    assert width < 0.1
-
-
-@pytest.mark.parametrize("weights", [ErrorWeights("all", (np.arange(600) % 20 == 0).astype(float)), "last:2"])
+@each("weights", ErrorWeights("all", (np.arange(600) % 20 == 0).astype(float)), ErrorWeights("last:2"))
 def test_intervals_hold_where_few_models_count(weights):
-    W = gossip.metropolis_hastings("regular:n=600,degree=4")
-    weights = ErrorWeights(weights) if isinstance(weights, str) else weights
-    assert coverage_of_losses(NoiseObjective(Dynamics(W, momentum=0.5), 8, weights), 40)[0] >= 34 / 40
+    dynamics = dynamics_on("regular:n=600,degree=4", momentum=0.5)
+    assert coverage_of_losses(NoiseObjective(dynamics, 8, weights), 40)[0] >= 34 / 40
 
 
 @pytest.mark.slow
@@ -130,9 +119,7 @@ def test_a_factorization_of_an_estimate_says_so(nothing_in_reach):
     assert isinstance(posed, EstimatedProblem)
     solved = factorize(dynamics, scheme, probes=Probes(8, 3))
     assert isinstance(solved, EstimatedFactorization)
-    assert (
-        "H is estimated from 8 random probes: objective, lower bound and gap refer to this estimate" in solved.notes[-1]
-    )
+    assert "H is estimated from 8 random probes" in solved.notes[-1]
     exact = float(np.trace(NoiseObjective(dynamics, 12).over_steps() @ np.linalg.inv(solved.gram)))
     assert abs(solved.objective - exact) <= 2 * solved.objective_error
     assert 0 < solved.objective_error < 0.2 * solved.objective
@@ -181,9 +168,8 @@ def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, coun
     F = sp.csr_array(np.array(data.draw(entries), dtype=float).reshape(-1, columns))
     rates = data.draw(st.sampled_from([1.0, [1.0, *[0.5] * (T - 1)]]))
     dynamics = Dynamics(W, rates, gossip_rounds=data.draw(st.integers(1, 2)), momentum=0.5, weight_decay=0.1)
-    counted = NoiseObjective(
-        dynamics, T, ErrorWeights(data.draw(st.sampled_from(["all", "exponential:2"]))), counted_models
-    )
+    weights = ErrorWeights(data.draw(st.sampled_from(["all", "exponential:2"])))
+    counted = NoiseObjective(dynamics, T, weights, counted_models)
     estimate = counted.fresh_noise(F, Every(2**columns))
     assert_allclose(estimate.value, cost_by_nodes(counted, F), rtol=1e-9, atol=1e-9)
 
@@ -227,22 +213,18 @@ def test_memory_of_fresh_noise_grows_with_the_edges():
 DIRECTED = Dynamics(gossip.uniform("star:n=30"))
 
 
+def counted_at(target):
+    return NoiseObjective(DIRECTED, 4, ErrorWeights("all", target))
+
+
 @each(
-    "call, kind, message",
-    (
-        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", "average")).estimated(),
-        UnsupportedMechanism,
-        "1000 nodes or more count, got their average",
-    ),
-    (
-        lambda: NoiseObjective(DIRECTED, 4, ErrorWeights("all", [1, *[0] * 29])).estimated(),
-        UnsupportedMechanism,
-        "1000 nodes or more count, got 1",
-    ),
-    (lambda: NoiseObjective(DIRECTED, 4).over_steps(), UnsupportedMechanism, "30 nodes over 4 steps"),
-    (lambda: Probes(1), InvalidInput, "count"),
+    "call, message",
+    (lambda: counted_at("average").estimated(), "1000 nodes or more count, got their average"),
+    (lambda: counted_at([1, *[0] * 29]).estimated(), "1000 nodes or more count, got 1"),
+    (lambda: NoiseObjective(DIRECTED, 4).over_steps(), "30 nodes over 4 steps"),
+    (lambda: Probes(1), "count"),
 )
-def test_refusals(call, kind, message, monkeypatch):
+def test_refusals(call, message, monkeypatch):
     monkeypatch.setattr(time_grams, "MAX_WORK", 0)
     monkeypatch.setattr(time_grams, "MAX_DENSE", 0)
-    refuses(message, call, error=kind)
+    refuses(message, call, error=(InvalidInput, UnsupportedMechanism))

@@ -28,8 +28,7 @@ from mfdl.pictures.drawings import (
     square_map,
 )
 from mfdl.pictures.line_charts import Level, Line, LineChart
-from mfdl.pictures.style import MINUS, fit_y, spread
-from mfdl.pictures.themed_svg import themed_svg
+from mfdl.pictures.style import MINUS, fit_y, spread, themed_svg
 
 SERIES = style.series_looks(["a$b$", "mafalda", "a name of many characters"])
 

@@ -16,8 +16,7 @@ from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
-from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.victim_sensitivity import worst_adaptive
+from mfdl.privacy.victim_sensitivity import is_adaptive, worst_adaptive
 from mfdl.testing import gossip_messages, rows_span, view_cases
 
 MH = gossip.metropolis_hastings

@@ -18,13 +18,13 @@ from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, go
 from mfdl.gossip import GossipMatrix
 from mfdl.noise import IndependentNoise
 from mfdl.privacy import sensitivity_by_victim
-from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import FORMS, LAST, Blocks, ViewGram, view_gram, view_grams
 from mfdl.privacy.forms import known_states as combination_form
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.known_states import Combination, is_multiple
 from mfdl.privacy.forms.partly_seen import PartlySeen
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.released import ReleasedModel
 from mfdl.testing import (
     exact_leaks,

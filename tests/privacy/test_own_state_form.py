@@ -14,12 +14,12 @@ from mfdl import Cyclic, Dynamics, EveryStep, Privacy, TrustModel, algorithms, c
 from mfdl.algorithms import checks
 from mfdl.noise import StepNoise
 from mfdl.privacy import sensitivity_by_victim
-from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import known_states as own_state_form
 from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.testing import clear_rank, exact_run, exact_view, exact_view_gram, node_columns, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
 

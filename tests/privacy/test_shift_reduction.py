@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
 from mfdl import gossip, graphs
-from mfdl.privacy.adaptive.shift_problem import worst_patterns
-from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
+from mfdl.privacy.shift_problem import System, worst_patterns
+from mfdl.privacy.shift_reduction import ShiftProblem, solve
 from mfdl.testing import exact_cost, linear_systems_with_record, quadratic_program_value
 
 REFERENCE_ACCURACY = 1e-6  # relative, of an interior-point solver
@@ -47,6 +47,14 @@ def florentine(slope, **changes):
 
 def value(problem, victim, pattern, **options):
     return float(solve(problem, [victim], [pattern], **options).sensitivity_squared[0, 0])
+
+
+def cost_upper_bound(problem, victim, pattern, shifts):
+    """mu^2 of one choice of shifts after repair."""
+    system, column = System(problem), (victim, np.array(pattern))
+    with np.errstate(over="ignore", invalid="ignore"):
+        repaired = system.repaired(np.nan_to_num(shifts, nan=0.0)[:, :, None], system.sources([column]))
+    return math.inf if system.leaks(*column) else repaired.value[0]
 
 
 def spread(base, seed, share):
@@ -150,7 +158,7 @@ class TestTheProgram:
         problem = florentine(0.9, divisors=np.arange(1.0, 16.0), rates=1 / np.sqrt(np.arange(1.0, 11.0)))
         patterns = [range(10), [0], [1, 4, 7]]
         together = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_reduction.CHUNK_ENTRIES", 1)
+        monkeypatch.setattr("mfdl.privacy.shift_reduction.CHUNK_ENTRIES", 1)
         apart = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
         assert together.sensitivity_squared.shape == (3, 3)
         assert_allclose(together.sensitivity_squared, apart.sensitivity_squared, rtol=1e-6)
@@ -159,7 +167,7 @@ class TestTheProgram:
 
     def test_sparse_and_dense_products_agree(self, monkeypatch):
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.DENSE_BYTES", 0)
+        monkeypatch.setattr("mfdl.privacy.shift_problem.DENSE_BYTES", 0)
         assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
 
 
@@ -210,7 +218,7 @@ class TestRepeatedRounds:
         victims, pattern = [2, 3, 4], range(0, 480, period)
         long = solve(problem, victims, [pattern])
         assert long.converged
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.SHORTEST", 10**9)
+        monkeypatch.setattr("mfdl.privacy.shift_problem.SHORTEST", 10**9)
         whole = solve(problem, victims, [pattern])
         assert long.iterations <= 0.7 * whole.iterations
         assert_allclose(long.sensitivity_squared, whole.sensitivity_squared, rtol=1e-8)
@@ -307,22 +315,11 @@ class TestRefusals:
 
     @each(
         "changes, message",
-        ({"rates": -np.ones(10)}, "rates must be >= 0"),
         ({"rates": np.full(10, 1e-200)}, "rates must lie between"),
-        ({"lipschitz": np.ones(9)}, "one entry per step"),
-        ({"lipschitz": np.full(10, math.inf)}, "lipschitz must be finite"),
-        ({"divisors": np.zeros(15)}, "divisors must be > 0"),
-        ({"mixing": [-np.eye(15)] * 10}, r"mixing\[0\] must hold"),
-        ({"mixing": [np.eye(14)] * 10}, r"mixing\[0\] must have shape"),
-        ({"step_of_round": np.arange(10)[::-1].copy()}, "once, in order"),
-        ({"step_of_round": np.arange(9)}, "one per matrix"),
-        ({"seen": np.zeros((10, 15))}, "seen must be a boolean"),
-        ({"pinned": np.zeros((10, 15), dtype=bool)}, "pinned must be a boolean"),
+        ({"rates": -np.ones(10)}, "rates must lie between"),
+        ({"divisors": np.zeros(15)}, "divisors must lie between"),
         ({"noise_gram": np.ones((10, 10))}, "positive definite"),
-        ({"noise_gram": np.tril(np.ones((10, 10)))}, "symmetric"),
-        ({"noise_gram": np.eye(9)}, "noise_gram must have shape"),
-        ({"noise_gram": np.eye(10), "noise_weights": np.ones((10, 15))}, "not both"),
-        ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have shape"),
+        ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have entries"),
     )
     def test_bad_problems(self, changes, message):
         refuses(message, florentine, 1.0, **changes)
@@ -333,6 +330,3 @@ class TestRefusals:
     )
     def test_bad_victims_and_patterns(self, victim, pattern, message):
         refuses(message, lambda: solve(florentine(1.0), [victim], [pattern]))
-
-    def test_shifts_of_the_wrong_shape(self):
-        refuses("shifts must have shape", lambda: cost_upper_bound(florentine(1.0), 1, [0], np.zeros((10, 14))))

@@ -18,9 +18,9 @@ from mfdl.algorithms import from_maps
 from mfdl.noise import StepNoise
 from mfdl.participation import Single
 from mfdl.privacy import exact_arithmetic, sensitivity_by_victim, victim_sensitivity
-from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.testing import oracles, user_algorithms
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -16,7 +16,7 @@ from mfdl import Cyclic, Dynamics, EveryStep, PoissonSampling, View, algorithms,
 from mfdl.entries import as_fractions
 from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
-from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.testing import (
     exact_leaks,
     exact_view_gram,

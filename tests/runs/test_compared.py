@@ -19,12 +19,12 @@ from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 import mfdl
 from mfdl import Cyclic, InvalidInput, Privacy, algorithms, trust
 from mfdl.commands import main
-from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store, load_steps
 from mfdl.runs.compared import COLUMNS, _numbers, privacy_options
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs, points
 from mfdl.runs.store import CONDITIONS, RunSteps, save_steps
+from mfdl.spec import Given, label_of, value_of
 
 PRIVACY = Privacy(trust.LDP(), **ZERO_OUT)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}

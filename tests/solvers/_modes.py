@@ -10,7 +10,7 @@ from vocabulary import dynamics_on
 
 from mfdl.objective import NoiseObjective
 from mfdl.testing import rational
-from mfdl.testing.oracles.rational import flint_matrix
+from mfdl.testing.oracles.dense_views import flint_matrix
 from mfdl_solvers import FactorizationProblem, ModeProblem
 
 FLORENTINE = ("florentine", 32, 8)

@@ -14,21 +14,15 @@ from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
 import mfdl_solvers
+from mfdl import gossip
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
 from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition, lower_bound, outsider_bound
 from mfdl_solvers.coalitions import feasible, solve
 
 
-def metropolis_hastings(graph):
-    W = np.zeros((len(graph), len(graph)))
-    for i, j in graph.edges:
-        W[i, j] = W[j, i] = 1 / (1 + max(graph.degree[i], graph.degree[j]))
-    return W + np.diag(1 - W.sum(axis=1))
-
-
 def error_gram(graph):
-    W = metropolis_hastings(graph)
+    W = gossip.metropolis_hastings(graph).dense()
     return W.T @ W
 
 

@@ -118,14 +118,6 @@ def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, toleranc
     assert len(solved.notes) == 1
 
 
-@pytest.mark.parametrize("label", [0, 7])
-def test_one_index(label):
-    solved = solve(FactorizationProblem(np.array([[3.0]]), np.array([label])), Stopping(1e-12))
-    assert_array_equal(solved.encoder, [[1.0]])
-    assert solved.objective == pytest.approx(3.0, rel=1e-14)
-    assert (solved.status, solved.iterations, solved.notes) == ("optimal", 0, ())
-
-
 def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
     # rounding in the gradient along the class sum grew to a sum of 1.05 here, and the run stopped at gap 2e-4
     H = 4 * np.ones((3, 3)) + 0.01 * np.eye(3)

@@ -232,13 +232,6 @@ def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
     assert_allclose(float(re.search(r"lambda_min\(X\) is (\S+)", note).group(1)), noise, rtol=0.06)  # two digits
 
 
-def test_no_noise_cost_at_one_index():
-    H = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    solved = solve(FactorizationProblem(H, np.arange(3)), Stopping(1e-6))
-    assert solved.status == "optimal"
-    assert_allclose(solved.objective, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
-
-
 @given(40, problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
 def test_what_a_ridge_costs(problem, rho):
     # sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)), P(I) = sum of squared class sizes
@@ -300,14 +293,37 @@ def test_quadratic_reaches_its_minimum(size, seed):
     assert minimum.value == pytest.approx(minimum.point @ A @ minimum.point / 2 - b @ minimum.point, abs=1e-12)
 
 
-def test_rosenbrock():
+def test_rosenbrock_falls_all_the_way_and_leaves_its_start():
     def f(x):
         a, b = 1 - x[0], x[1] - x[0] ** 2
         return a * a + 100 * b * b, np.array([-2 * a - 400 * x[0] * b, 200 * b])
 
-    minimum = minimise(f, np.array([-1.2, 1.0]), stop=flat, max_iterations=500)
+    values, start = [], np.array([-1.2, 1.0])
+
+    def record(iteration, x, value, gradient):
+        values.append(value)
+        return flat(iteration, x, value, gradient)
+
+    minimum = minimise(f, start, stop=record, max_iterations=500)
     assert minimum.stopped_by_rule
     assert_allclose(minimum.point, [1, 1], atol=1e-6)
+    assert (np.diff(values) <= 0).all()
+    assert start.tolist() == [-1.2, 1.0]
+
+
+def test_what_ends_a_search():
+    def f(x):
+        return float(x @ x), 2 * x
+
+    def ended(function=f, stop=never, most=100):
+        return minimise(function, np.ones(2), stop=stop, max_iterations=most)
+
+    limited, at_once = ended(most=2), ended(stop=lambda *_: True)
+    assert (limited.iterations <= 2, limited.stopped_by_rule) == (True, False)
+    assert (at_once.iterations, at_once.stopped_by_rule, at_once.point.tolist()) == (0, True, [1.0, 1.0])
+    at_minimum, wrong = ended(lambda x: (0.0, np.zeros_like(x))), ended(lambda x: (float(x @ x), -2 * x))
+    assert (at_minimum.iterations, at_minimum.stopped_by_rule) == (0, False)
+    assert (wrong.iterations < 100, wrong.value) == (True, 2.0)
 
 
 def test_an_open_domain_is_never_left():
@@ -324,48 +340,6 @@ def test_an_open_domain_is_never_left():
     minimum = minimise(f, np.full(3, 0.5), stop=flat, max_iterations=2000)
     assert_allclose(minimum.point, np.sqrt(w), rtol=1e-3)
     assert (np.array(seen) > 0).all()
-
-
-def test_values_never_rise():
-    values = []
-
-    def record(iteration, x, value, gradient):
-        values.append(value)
-        return False
-
-    minimise(lambda x: (float((x**4).sum()), 4 * x**3), np.array([3.0, -2.0]), stop=record, max_iterations=60)
-    assert (np.diff(values) <= 0).all()
-
-
-def test_the_limit_and_the_rule():
-    def f(x):
-        return float(x @ x), 2 * x
-
-    limited = minimise(f, np.ones(3), stop=never, max_iterations=2)
-    assert limited.iterations <= 2
-    assert not limited.stopped_by_rule
-    at_once = minimise(f, np.ones(3), stop=lambda *_: True, max_iterations=5)
-    assert at_once.iterations == 0
-    assert at_once.stopped_by_rule
-    assert_allclose(at_once.point, np.ones(3))
-
-
-def test_a_start_at_the_minimum_ends_at_once():
-    minimum = minimise(lambda x: (0.0, np.zeros_like(x)), np.ones(2), stop=never, max_iterations=100)
-    assert minimum.iterations == 0
-    assert not minimum.stopped_by_rule
-
-
-def test_a_wrong_gradient_ends_and_does_not_loop():
-    minimum = minimise(lambda x: (float(x @ x), -2 * x), np.ones(2), stop=never, max_iterations=100)
-    assert minimum.iterations < 100
-    assert minimum.value == 2.0
-
-
-def test_the_start_is_not_changed():
-    start = np.ones(3)
-    minimise(lambda x: (float(x @ x), 2 * x), start, stop=flat, max_iterations=50)
-    assert_allclose(start, 1)
 
 
 @settings(deadline=None)

@@ -11,15 +11,16 @@ from vocabulary import given, refuses, st
 
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.testing import ALL_SCHEMES, participations
-from mfdl_solvers.joint_patterns import CommonPatterns, ProductPatterns
 from mfdl_solvers.pattern_sets import (
     LISTED,
     ONE_PER_BLOCK,
     PERIODIC,
     SEPARATED,
+    CommonPatterns,
     Listed,
     OnePerBlock,
     Periodic,
+    ProductPatterns,
     Separated,
 )
 from mfdl_solvers.ties import equal_to_largest, first_largest, first_maximum, first_minimum, first_smallest, ranking

@@ -198,15 +198,6 @@ def test_tight_at_the_optimum(problem):
     assert lower_bound(problem, solved.gram) >= solved.objective * (1 - 1e-4)
 
 
-def test_by_hand_for_two_indices():
-    # H = I, X = I, two classes: V = I, w = 2, trace norm 2, bound 2 = objective; one class: w = 1, bound 4 at X = I / 2
-    apart = FactorizationProblem(np.eye(2), np.array([0, 1]))
-    assert_allclose(lower_bound(apart, np.eye(2)), 2.0)
-    together = FactorizationProblem(np.eye(2), np.array([0, 0]))
-    assert_allclose(lower_bound(together, np.eye(2) / 2), 4.0)
-    assert_allclose(together.objective(np.eye(2) / 2), 4.0)
-
-
 def test_a_bad_gram_still_gives_a_valid_bound():
     rng = np.random.default_rng(0)
     B = rng.standard_normal((6, 6))

@@ -115,15 +115,6 @@ def test_nan_is_no_truth():
     refuses(r"returned nan for n = 0", check_claim, wrong)
 
 
-def test_errors_of_the_function_are_its_own():
-    @claim("a draft", "Lemma 7", n=st.just(0))
-    def wrong(n):
-        """Nothing."""
-        raise TypeError("of the function")
-
-    refuses("of the function", check_claim, wrong, error=TypeError)
-
-
 def test_an_error_of_the_function_names_claim_and_case_in_one_line():
     @claim("a draft", "Lemma 9", algorithm=strategies.linear_algorithms(["dp-dsgd"]))
     def wrong(algorithm):

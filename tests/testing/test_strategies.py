@@ -27,7 +27,6 @@ from mfdl.testing import (
     KINDS,
     OVERLAPPING,
     PROTECTING_NAMES,
-    SCHEMES,
     TRUST_MODELS,
     VIEW_KINDS,
     build_algorithm,
@@ -168,11 +167,6 @@ def test_participations_hold_the_patterns_of_their_scheme(part):
 @given(few, part=participations(num_steps=4, disjoint=True))
 def test_disjoint_patterns_partition_the_steps(part):
     assert sorted(np.concatenate(list(part.patterns()))) == [0, 1, 2, 3]
-
-
-def test_the_default_schemes_leave_out_the_overlapping_ones():
-    assert set(ALL_SCHEMES) == set(SCHEMES) | set(OVERLAPPING)
-    assert not set(SCHEMES) & set(OVERLAPPING)
 
 
 def test_all_names_are_those_of_the_registry_and_three_of_ones_own():

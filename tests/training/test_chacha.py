@@ -1,24 +1,17 @@
-"""Noise of secret keys: the cipher against RFC 8439, the transform against mpmath, and no keystream twice.
-
-Statistics are of a fixed key, so they pass or fail once and for all; thresholds say how rare a failure would be of
-another key.
-"""
+"""Noise of secret keys: the cipher against RFC 8439, the transform against mpmath, and no keystream twice."""
 
 import itertools
-import math
 import struct
 
 import mpmath
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from numpy.testing import assert_array_equal
-from small_tasks import module_at, regression, squared
+from small_tasks import module_at, node_of, regression
 from vocabulary import dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl.errors import InvalidInput
 from mfdl.training import column_generators
 from mfdl.training.column_generators import SHARDS, ChaChaColumns, keystream, prf
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block, words
@@ -27,7 +20,6 @@ KEY = NoiseKey(bytes(range(32)))
 WORD = st.integers(0, 2**64 - 1)
 
 
-# ---- the cipher -----------------------------------------------------------------------------------------------------
 def quarter(state, a, b, c, d):
     for left, right, mixed, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
         state[left] = (state[left] + state[right]) % 2**32
@@ -81,7 +73,6 @@ def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
     assert keystream_bytes(key, step, shard, count) == blocks[: 8 * count]
 
 
-# ---- from words to normals ------------------------------------------------------------------------------------------
 def normal_of(word):
     """+-Phi^-1((m + 1/2) 2^-64) in 60 digits, by Newton's method on erfc."""
     with mpmath.workdps(60):
@@ -105,19 +96,12 @@ def test_each_word_becomes_the_normal_of_its_probability(drawn):
         assert abs(float(normal_of(word)) - normal) <= 2.0**-49 * max(1.0, abs(normal))
 
 
-def test_the_ends_and_the_middle():
-    lowest, mirrored, middle = transformed([0, 1, 2**64 - 2])
-    assert lowest == -mirrored == pytest.approx(-9.08, abs=0.15)
-    assert abs(middle) <= 1e-16
-
-
 @given(60, WORD.filter(lambda word: word < 2**64 - 2))
 def test_normals_rise_with_their_words(word):
     below, above = transformed([word & ~1, (word & ~1) + 2])
     assert below <= above <= 0
 
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
 @given(
     60, columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
     steps=st.lists(WORD, min_size=1, max_size=3), dim=st.integers(1, 20), tensor=st.integers(0, 2**32 - 1),
@@ -185,11 +169,10 @@ def test_words_are_those_that_normals_are_made_of():
 
 
 def test_a_row_beyond_the_block_counter_is_refused():
-    with pytest.raises(InvalidInput, match=f"at most {2**35} coordinates, got {2**35 + 1}; make it in shards"):
-        ChaChaColumns([bytes(32)], np.array([0], dtype=np.uint64), 0).words(0, 2**35 + 1)
+    columns = ChaChaColumns([bytes(32)], np.array([0], dtype=np.uint64), 0)
+    refuses(f"at most {2**35} coordinates, got {2**35 + 1}; make it in shards", columns.words, 0, 2**35 + 1)
 
 
-# ---- no keystream twice ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def streams(monkeypatch):
     """(key, step, shard) of every row."""
@@ -218,8 +201,7 @@ def node(key, steps=()):
     algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))
     calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
     module = module_at(task, data.initial_parameters[0])
-    sgd = torch.optim.SGD(module.parameters(), lr=0.1)
-    private_node = mfdl.PrivateNode(sgd, module, calibrated, node=1, keys=key, loss=squared, batch_size=2)
+    private_node = node_of(module, calibrated, lr=0.1, node=1, keys=key, batch_size=2, publish=True)
 
     def step_to(last):
         for t in range(private_node.steps_taken, last):
@@ -270,39 +252,3 @@ def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams
     assert saved.metadata["key_id"] == run.seeds[0].key_id
     run.save(tmp_path / "run.mfdl")
     assert mfdl.Run.load(tmp_path / "run.mfdl").seeds[0].generator == ChaChaColumns.name
-
-
-# ---- statistics of a fixed key --------------------------------------------------------------------------------------
-SIZE = 200_000
-
-
-def test_bytes_and_bits_are_uniform():
-    drawn = words(KEY, 0, 0, SIZE)
-    counts = np.bincount(drawn.view(np.uint8), minlength=256)
-    assert 1e-6 < scipy.stats.chisquare(counts).pvalue < 1 - 1e-6
-    ones = (drawn[:, None] >> np.arange(64, dtype=np.uint64)).astype(np.int64) & 1
-    assert np.abs(ones.mean(axis=0) - 0.5).max() < 5.5 * 0.5 / math.sqrt(SIZE)  # 64 bits, 64 * 3.8e-8
-
-
-def test_normals_have_the_normal_distribution():
-    z = normals(KEY, 1, [0], SIZE)[0]
-    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        assert abs((z**power).mean() - mean) < 5 * math.sqrt(variance / SIZE), power
-    assert scipy.stats.kstest(z, "norm").pvalue > 1e-6
-    far = 2 * scipy.stats.norm.sf(4.0)
-    assert abs((np.abs(z) > 4).sum() - SIZE * far) < 5 * math.sqrt(SIZE * far)
-
-
-def test_rows_of_other_keys_columns_steps_tensors_and_shards_are_uncorrelated():
-    size = 20_000
-    streams = [
-        ColumnNormals([key], [index], shard=shard).step(step, size, tensor=tensor)[0]
-        for key in (KEY, KEY.derive("other"))
-        for index, step, tensor, shard in itertools.product((0, 1), repeat=4)
-    ]
-    correlation = np.corrcoef(streams) - np.eye(len(streams))
-    # 496 pairs, each N(0, 1/size): 5.5 standard deviations have false-alarm rate 496 * 3.8e-8 = 1.9e-5
-    assert np.abs(correlation).max() < 5.5 / math.sqrt(size)
-    first = streams[0]
-    for lag in (1, 2, 8, 16):  # a block of the cipher is eight words
-        assert abs((first[lag:] * first[:-lag]).mean()) < 5 / math.sqrt(size)

@@ -11,7 +11,7 @@ from vocabulary import given, refuses, st
 
 from mfdl.errors import InvalidInput
 from mfdl.training import clipping
-from mfdl.training.clip_rules import Automatic, Flat
+from mfdl.training.clipping import Automatic, Flat
 
 DTYPES = [torch.float32, torch.float64]
 BITS = {torch.float32: 32, torch.float64: 64}
@@ -76,11 +76,6 @@ def test_factors_below_the_normal_numbers_do_not_round_up():
         assert exact_norm_squared(clipped) <= Fraction(clip_norm) ** 2
 
 
-def test_slack_is_small():
-    assert clipping.relative_slack(641, torch.float32) < 2.5e-7
-    assert clipping.relative_slack(641, torch.float64) < 1.5e-13
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_norm_over_all_parameters(dtype):
     gradients = [torch.full((1, 1, 2, 3), 2.0, dtype=dtype), torch.full((1, 1), 5.0, dtype=dtype)]
@@ -102,8 +97,10 @@ def test_a_non_finite_gradient_becomes_zero_and_leaves_the_others_alone(bad, dty
     expected = clipping.clipped_sums([weight, bias], without, 0.7)
     weight[1, 2, 3, 1] = bad  # one entry of the one parameter
     bias[2, 0] = bad  # and of the other
+    before = weight.clone(), bias.clone()
     for got, want in zip(clipping.clipped_sums([weight, bias], mask, 0.7), expected, strict=True):
         assert torch.equal(got, want)
+    torch.testing.assert_close((weight, bias), before, rtol=0, atol=0, equal_nan=True)  # inputs are not changed
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,13 +116,6 @@ def test_masked_records_contribute_exactly_zero_whatever_they_hold(dtype):
     assert torch.equal(sums[1], torch.zeros(4, dtype=dtype))  # an empty batch is a normal step
     alone = clip_one(gradients[0, 0], 1.0) + clip_one(gradients[0, 2], 1.0)
     assert torch.equal(sums[0], alone)
-
-
-def test_input_is_not_changed():
-    gradients = torch.tensor([[[3.0, 4.0], [float("nan"), 1.0]]])
-    before = gradients.clone()
-    clipping.clipped_sums([gradients], torch.ones(1, 2, dtype=torch.bool), 1.0)
-    assert torch.equal(gradients.nan_to_num(9.0), before.nan_to_num(9.0))
 
 
 def test_norms_are_summed_in_float64():
@@ -245,14 +235,8 @@ def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, rule)
     without = torch.ones(1, B, dtype=torch.bool)
     without[0, -1] = False
     both = (clip(plain, factors, rule, mask) for mask in (None, without))
-    moved = sum(
-        (
-            (x - y) ** 2
-            for pair in zip(*both, strict=True)
-            for x, y in zip(*(fractions(p.float()).ravel() for p in pair), strict=True)
-        ),
-        Fraction(0),
-    )
+    pairs = (map(fractions, (x.float(), y.float())) for x, y in zip(*both, strict=True))
+    moved = sum((((x - y) ** 2).sum() for x, y in pairs), Fraction(0))
     reach = Fraction(rule.norm) * (1 + 2 * B * Fraction(torch.finfo(torch.float32).eps) + Fraction(B * B * P, 2**36))
     assert moved <= reach**2
 
@@ -271,9 +255,7 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, rule):
     plain = [tensor(3, 2), tensor()]
     factors = [clipping.Factors(tensor(*lead, 7) * 10.0 ** (scale / 3), tensor(*lead, 4)) for lead in [(1, 1), (2, 3)]]
     mask = torch.rand(2, 5, generator=generator) < 0.7
-    whole = [
-        torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
-    ]
+    whole = [torch.einsum("nrgpo,nrgpi->nrgoi", w.backprops.double(), w.inputs.double()) for w in factors]
     expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, rule)
     sums = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, rule))
     for got, want in zip(sums, expected, strict=True):
@@ -294,9 +276,8 @@ def test_what_is_no_number_or_absent_gives_zero_and_leaves_the_others_alone(bad,
     expected = list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, remaining, 0.7)))
     plain[0][0, 1, 1] = factors[0].inputs[1, 4, 0, 1, 0] = factors[0].backprops[1, 0, 0, 0, 2] = bad
     plain[0][2] = factors[0].inputs[2] = bad  # masked
-    for got, want in zip(
-        itertools.chain(*clipping.ghost_clipped_sums(plain, factors, present, 0.7)), expected, strict=True
-    ):
+    sums = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, present, 0.7))
+    for got, want in zip(sums, expected, strict=True):
         assert torch.equal(got, want)
         assert not got[2].any()
 

@@ -18,15 +18,14 @@ NAMES = WORDS.filter(lambda name: not name.lstrip("-+.").isdigit())
 
 
 @st.composite
-def tables(draw, words=True):
+def tables(draw):
     """Names and columns of equal length, of numbers or of words with at least one that is no number."""
     names = draw(st.lists(NAMES, min_size=2, max_size=5, unique=True))
     rows = draw(st.integers(1, 12))
-    kinds = draw(st.lists(st.booleans() if words else st.just(True), min_size=len(names), max_size=len(names)))
+    kinds = draw(st.lists(st.booleans(), min_size=len(names), max_size=len(names)))
     entries = [NUMBERS if numeric else WORDS.map(lambda word: f"w{word}") for numeric in kinds]
-    return {
-        name: draw(st.lists(entry, min_size=rows, max_size=rows)) for name, entry in zip(names, entries, strict=True)
-    }
+    columns = zip(names, entries, strict=True)
+    return {name: draw(st.lists(entry, min_size=rows, max_size=rows)) for name, entry in columns}
 
 
 def as_text(table, separator=",", end="\n", quoting=csv.QUOTE_MINIMAL):
@@ -65,9 +64,7 @@ def test_a_text_is_read_back(tmp_path_factory, table, form, end, quoting, encodi
 def test_parquet_is_read_back(tmp_path_factory, table):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path_factory.mktemp("parquet") / "own.parquet"
-    columns = {
-        name: values if isinstance(values[0], str) else [float(x) for x in values] for name, values in table.items()
-    }
+    columns = {name: x if isinstance(x[0], str) else list(map(float, x)) for name, x in table.items()}
     parquet.write_table(arrow.table(columns), path)
     assert_is(read_table(path), table)
 

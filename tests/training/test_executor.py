@@ -134,19 +134,15 @@ def test_every_map_of_a_round_is_applied(path, monkeypatch):
     gradients, noise = rng.standard_normal((2, 6, n, DIM))
     sent, before, final = run(algorithm, np.zeros((n, DIM)), gradients, noise)
     G, E = gradients.reshape(-1, DIM), noise.reshape(-1, DIM)
-    Z = base.noise.encoder.array @ noise.reshape(6, -1)  # N Z = E
-    Z = Z.reshape(-1, DIM)
+    Z = (base.noise.encoder.array @ noise.reshape(6, -1)).reshape(-1, DIM)  # N Z = E
     assert_allclose(sent, algorithm.messages_from_gradients @ G + algorithm.messages_from_injected_noise @ E, **CLOSE)
     assert_allclose(sent, algorithm.messages_from_gradients @ G + algorithm.messages_from_noise @ Z, **CLOSE)
     assert_allclose(before, algorithm.models_from_gradients() @ G + algorithm.models_from_noise() @ Z, **CLOSE)
     assert_allclose(
         final, algorithm.models_from_gradients(final=True) @ G + algorithm.models_from_noise(final=True) @ Z, **CLOSE
     )
-    for operator in (
-        algorithm.messages_from_gradients,
-        algorithm.models_from_gradients(),
-        algorithm.models_from_gradients(final=True),
-    ):
+    models = algorithm.models_from_gradients
+    for operator in (algorithm.messages_from_gradients, models(), models(final=True)):
         assert_allclose(operator.rmatmat(np.eye(operator.shape[0])), operator.to_dense().T, **CLOSE)
 
 
@@ -160,14 +156,10 @@ def test_a_step_leaves_its_inputs_alone():
     assert all(torch.equal(x, c) for x, c in zip(inputs, copies, strict=True))
 
 
-# ---- rounding between gradient and noise -----------------------------------------------------------------------------
-@given(
-    40,
-    algorithm=linear_algorithms(
-        [name for name in ALL_NAMES if name not in ("none", "zip-dl")], max_epochs=2, max_period=2
-    ),
-    seed=st.integers(0, 2**16),
-)
+ON_GRADIENTS = [name for name in ALL_NAMES if name not in ("none", "zip-dl")]
+
+
+@given(40, algorithm=linear_algorithms(ON_GRADIENTS, max_epochs=2, max_period=2), seed=st.integers(0, 2**16))
 def test_in_float32_a_step_knows_its_gradients_only_through_their_sum_with_the_noise(algorithm, seed):
     """So it is a function of what the accountant covers, however much larger the models are than a step."""
     rng = np.random.default_rng(seed)

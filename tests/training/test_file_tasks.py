@@ -8,7 +8,7 @@ import pytest
 import torch
 from vocabulary import each, given, refuses, st
 
-from mfdl import InvalidInput, graphs, tasks
+from mfdl import graphs, tasks
 from mfdl.errors import MissingExtra
 from mfdl.training.tasks import table_files
 
@@ -141,13 +141,12 @@ def test_test_records_of_an_archive_and_of_libsvm_files(folder):
 
 
 def test_a_column_says_who_holds_a_record(folder):
-    graph = nx.Graph([("Al", "Bea")])
-    task = tasks.load("own.csv:target=price,drop=id,answer,node=owner", graph)
+    graph, text = nx.Graph([("Al", "Bea")]), "own.csv:target=price,drop=id,answer,node=owner"
+    task = tasks.load(text, graph)
     assert np.bincount(task.owners(0)).tolist() == [24, 8]  # a fifth of each node is held back
-    refuses("got 'Al'; did", tasks.load, "own.csv:target=price,drop=id,answer,node=owner", nx.Graph([("Alf", "Bea")]))
-    with pytest.raises(InvalidInput, match="owners give none to node 2"):
-        tasks.load("own.csv:target=price,drop=id,answer,node=owner", nx.Graph([("Al", "Bea"), ("Bea", "Cy")]))
-    refuses("partition must", tasks.load, "own.csv:target=price,drop=id,answer,node=owner,partition=uniform", graph)
+    refuses("got 'Al'; did", tasks.load, text, nx.Graph([("Alf", "Bea")]))
+    refuses("owners give none to node 2", tasks.load, text, nx.Graph([("Al", "Bea"), ("Bea", "Cy")]))
+    refuses("partition must", tasks.load, f"{text},partition=uniform", graph)
 
 
 def test_logistic_is_the_linear_model_of_classes(folder):
@@ -156,6 +155,7 @@ def test_logistic_is_the_linear_model_of_classes(folder):
     assert first.content_hash == same.content_hash
     own = tasks.from_file("own.csv", 4, target="price", drop=RECORDS[5:], model=lambda: torch.nn.Linear(3, 1))
     assert own.kind == "regression"
+    refuses("path must be a path alone, got .*; give", tasks.from_file, "own.csv:target=price", 4)
 
 
 def test_ranges_of_a_file_and_of_all_others(folder):
@@ -219,10 +219,6 @@ def test_doubt_is_refused(folder, options, message):
 )
 def test_texts_that_name_no_data_file_are_refused(folder, name, message):
     refuses(message, tasks.load, name, 4)
-
-
-def test_a_function_takes_options_as_keywords(folder):
-    refuses("path must be a path alone, got .*; give", tasks.from_file, "own.csv:target=price", 4)
 
 
 @pytest.mark.parametrize("classes", ["true,false", "True,False"])
@@ -315,11 +311,10 @@ def test_a_function_makes_the_task(python_folder, text, name, width, graph):
 
 
 def test_parameters_in_python_and_the_number_of_nodes_alone(python_folder):
-    task = tasks.load("mytasks.py:make_task,width=2", 4, partition="dirichlet:alpha=5")
+    given = {"partition": "dirichlet:alpha=5"}
+    task = tasks.load("mytasks.py:make_task,width=2", 4, **given)
     assert (task.name, task.partition.text) == ("mine int", "dirichlet:alpha=5,min_records=1")
-    assert (
-        task.content_hash == tasks.load("mytasks.py:make_task", 4, width=2, partition="dirichlet:alpha=5").content_hash
-    )
+    assert task.content_hash == tasks.load("mytasks.py:make_task", 4, width=2, **given).content_hash
     assert task.content_hash != tasks.load("mytasks.py:make_task,width=2", 4).content_hash
 
 
@@ -329,10 +324,7 @@ def test_parameters_in_python_and_the_number_of_nodes_alone(python_folder):
     ("mytask.py:make_task", r"task file 'mytask.py' does not exist; did you mean 'mytasks.py'\?"),
     ("mytasks.py:make_taks", r"has no function 'make_taks'; did you mean 'make_task'\? Functions: make_task, by_count"),
     ("mytasks.py:number", "number of task file 'mytasks.py' must be a function of the graph, got 3"),
-    (
-        "mytasks.py:make_task,widht=5",
-        r"unknown parameter 'widht'; did you mean 'width'\? Known: width, name, partition",
-    ),
+    ("mytasks.py:make_task,widht=5", r"unknown parameter 'widht'; did you mean 'width'\? Known: width, name, part"),
     ("mytasks.py:make_task,width=wide", "width must be an integer of at most 18 digits, got 'wide'"),
     ("mytasks.py:make_task,width=2,width=3", "parameter 'width' is given twice"),
     ("mytasks.py:make_task,5", "parameters are written key=value, got '5'"),

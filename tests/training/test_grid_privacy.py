@@ -9,7 +9,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from scipy import special
 from vocabulary import dynamics_on, given, refuses, st
@@ -107,7 +106,6 @@ def cases(draw):
     )
 
 
-# ---- the law of the noise --------------------------------------------------------------------------------------------
 @given(40, case=cases())
 def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
     """At 2^12 words in equal distances, against the distribution function in 30 digits."""
@@ -124,7 +122,6 @@ def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
             assert (y > k).sum() == (y < -k).sum()
 
 
-# ---- the trade-off of neighbours -------------------------------------------------------------------------------------
 def log_probabilities(scale, reach):
     """log P(k), |k| <= reach; far in the tails with a small absolute error as well."""
     upper = special.log_ndtr(-(np.arange(1, reach + 2) - 0.5) / scale)  # log P(noise >= k), k from 1 on
@@ -260,18 +257,6 @@ def test_ndtri_has_the_assumed_error():
             edge = mpmath.mpf(z)
             exact = edge + (mpmath.ncdf(-edge) - mpmath.mpf(tail)) / mpmath.npdf(edge)  # a step of Newton's method
             assert abs(exact - edge) < mpmath.mpf(2) ** -50 * max(1.0, z)
-
-
-@pytest.mark.parametrize("scale", [0.4, 3.0])
-def test_integers_have_the_distribution_of_a_rounded_normal(scale):
-    size = 100_000
-    row = RoundedNormals(KEY).row(0, size, scale)
-    reach = int(3.5 * scale) + 1
-    counts = np.array([(row == k).sum() for k in range(-reach, reach + 1)])
-    edges = (np.arange(-reach, reach + 2) - 0.5) / scale
-    expected = size * np.diff(scipy.stats.norm.cdf(edges))
-    counts, expected = np.append(counts, size - counts.sum()), np.append(expected, size - expected.sum())
-    assert 1e-6 < scipy.stats.chisquare(counts, expected).pvalue < 1 - 1e-6
 
 
 def test_rows_depend_on_key_step_and_coordinate_alone():

@@ -22,20 +22,16 @@ from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
 from mfdl import data, files, tasks
 from mfdl.commands import main
-from mfdl.data import registered_files
 from mfdl.errors import MissingExtra
 
-torch.set_num_threads(1)  # workers of the test run share the cores
 
-
-# IDX files
 @given(50, shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.gz"
         path.write_bytes(idx(array))
-        read = data.registered_files.read_idx(path)
+        read = data.read_idx(path)
     assert read.dtype == np.uint8
     assert read.shape == tuple(shape)
     np.testing.assert_array_equal(read, array)
@@ -55,10 +51,9 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
 )
 def test_files_that_are_not_idx(tmp_path, content, message):
     (tmp_path / "file.gz").write_bytes(content)
-    refuses(message, data.registered_files.read_idx, tmp_path / "file.gz")
+    refuses(message, data.read_idx, tmp_path / "file.gz")
 
 
-# A small MNIST
 IMAGES = np.random.default_rng(0).integers(0, 256, (110, 28, 28)).astype(np.uint8)
 LABELS = np.arange(110) % 10
 
@@ -69,11 +64,13 @@ def small(monkeypatch, tmp_path):
     return register_mnist(monkeypatch, tmp_path, IMAGES, LABELS, num_train=80)
 
 
-TRAIN, TEST = data.registered_files.mnist_files("train"), data.registered_files.mnist_files("test")
+TRAIN, TEST = data.mnist_files("train"), data.mnist_files("test")
 
 
 def test_the_full_set(small):
-    task = tasks.mnist(4, small(*TRAIN, *TEST))
+    home = small(*TRAIN, *TEST)
+    assert [tasks.mnist(3, home, source=name).name for name in ("10k", "full")] == ["mnist-10k", "mnist"]
+    task = tasks.mnist(4, home)
     assert (task.name, len(task.targets), len(task.test_targets)) == ("mnist", 80, 30)
     assert task.features.dtype == np.float32
     np.testing.assert_allclose(task.features, IMAGES[:80].reshape(80, 784) / 255, rtol=1e-6)
@@ -98,12 +95,6 @@ def test_the_test_images_alone_are_split_and_named(small, present):
     assert tasks.load("mnist-mlp", 3, home).name == "mnist-10k-mlp"
     assert tasks.mnist(3, home, source="10k").content_hash == task.content_hash
     refuses("could not fetch mnist/train", tasks.mnist, 3, home, source="full")
-
-
-def test_the_ten_thousand_can_be_asked_for_where_all_are_there(small):
-    home = small(*TRAIN, *TEST)
-    assert tasks.mnist(3, home, source="10k").name == "mnist-10k"
-    assert tasks.mnist(3, home, source="full").name == tasks.mnist(3, home).name == "mnist"
 
 
 @pytest.mark.parametrize("present", [(), TEST[:1], TRAIN])
@@ -181,14 +172,11 @@ def test_parameters_that_cannot_be_used(small, changes, message):
 def test_images_and_labels_must_fit(small, monkeypatch):
     home = small(*TRAIN, *TEST)
     content = idx(LABELS[:29])
-    file = dataclasses.replace(data.registered_files.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(data.registered_files.REGISTRY, TEST[1], file)
+    file = dataclasses.replace(data.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.REGISTRY, TEST[1], file)
     (home / TEST[1]).write_bytes(content)
     refuses(r"got shapes \(30, 28, 28\) and \(29,\)", data.mnist, "test", home)
     refuses("unknown part of MNIST 'tset'; did you mean", data.mnist, "tset", home)
-
-
-# The real images
 
 
 # Few records and steps: per-record gradients of the larger model are 100,000 numbers each.
@@ -211,9 +199,6 @@ def test_real_images_are_learned(name, fraction, steps, floor):
         mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
         models = (models - 0.3 * mean).mean(0, keepdim=True).repeat(4, 1)
     assert instance.evaluate(models).accuracy.min() > floor
-
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -242,10 +227,9 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     images, characters, writers = data.femnist(4, tmp_path)
     assert flower == [{"dataset": "flwrlabs/femnist", "partitioners": {}, "shuffle": False}]
     wanted = digits_of_writers(4, 5)
-    np.testing.assert_array_equal(images, wanted[0])
-    np.testing.assert_array_equal(characters, wanted[1])
-    np.testing.assert_array_equal(writers, np.arange(20) // 5)
-    assert data.fetch(data.registered_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
+    for got, expected in zip((images, characters, writers), (*wanted[:2], np.arange(20) // 5), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert data.fetch(data.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
     assert (len(flower), [path.name for path in (tmp_path / "femnist").iterdir()]) == (1, ["train.parquet"])
 
 
@@ -258,16 +242,16 @@ def test_the_command_fetches_and_lists_it(flower, tmp_path, capsys):
 @pytest.mark.parametrize(("before", "during"), [(None, "0"), ("1", "1")])
 def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(tmp_path, monkeypatch, before, during):
     """A stand-in that reads the variable as flwr_datasets/common/telemetry.py of version 0.5 does, at import."""
-    monkeypatch.setenv(registered_files.TELEMETRY, str(before))  # so that the end of the test restores it
+    monkeypatch.setenv(data.TELEMETRY, str(before))  # so that the end of the test restores it
     if before is None:
-        monkeypatch.delenv(registered_files.TELEMETRY)
+        monkeypatch.delenv(data.TELEMETRY)
     package = tmp_path / "flwr_datasets.py"
     package.write_text('import os\nenabled = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     del sys.modules["flwr_datasets"]
     with pytest.raises(files.NotDelivered, match="FederatedDataset"):
-        registered_files.download_femnist(tmp_path / "train.parquet", "")
+        data.download_femnist(tmp_path / "train.parquet", "")
     stand_in = sys.modules["flwr_datasets"]
     assert stand_in.enabled == during
 
@@ -295,7 +279,7 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
     folder.mkdir(parents=True)
     images, characters, names = digits_of_writers(12, 20)
     pq.write_table(table_of(images, characters, names), folder / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(registered_files, "FEMNIST_SOURCE", str(folder.parent))
+    monkeypatch.setattr(data, "FEMNIST_SOURCE", str(folder.parent))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     task = tasks.femnist(4, tmp_path, writers=3)
     partitioner = flwr_datasets.partitioner.GroupedNaturalIdPartitioner(partition_by="writer_id", group_size=3)
@@ -309,30 +293,24 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
 
 
 WRITTEN, CHARACTERS, NAMES = digits_of_writers(3, 4)
+WHOLE = table_of(WRITTEN, CHARACTERS, NAMES)
 
 
 @each(
     "table, message",
-    (table_of(WRITTEN, CHARACTERS, NAMES).drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
+    (WHOLE.drop_columns("writer_id"), "cannot be read as FEMNIST .*writer_id"),
     (table_of(WRITTEN[:, :20], CHARACTERS, NAMES), r"an image of shape \(20, 28\) and type uint8"),
     (table_of(WRITTEN, CHARACTERS + 55, NAMES), "characters from 55 to 64"),
-    (table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
-    (
-        table_of(WRITTEN, CHARACTERS, NAMES).set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]),
-        "cannot be read as FEMNIST",
-    ),
+    (WHOLE.set_column(0, "image", [["text"] * 12]), "cannot be read as FEMNIST"),
+    (WHOLE.set_column(0, "image", [[{"bytes": png(WRITTEN[0])[:60]}] * 12]), "cannot be read as FEMNIST"),
+    (b"nothing", "cannot be read as FEMNIST"),
     (table_of(WRITTEN[:8], CHARACTERS[:8], NAMES[:8]), "has records of 2 writers, and 3 are needed"),
 )
 def test_other_files_are_refused(tmp_path, table, message):
-    (tmp_path / "femnist").mkdir()
-    pq.write_table(table, tmp_path / "femnist" / "train.parquet")
+    file = tmp_path / "femnist" / "train.parquet"
+    file.parent.mkdir()
+    file.write_bytes(table) if isinstance(table, bytes) else pq.write_table(table, file)
     refuses(message, data.femnist, 3, tmp_path)
-
-
-def test_a_file_that_is_no_parquet_is_refused(tmp_path):
-    (tmp_path / "femnist").mkdir()
-    (tmp_path / "femnist" / "train.parquet").write_bytes(b"nothing")
-    refuses("cannot be read as FEMNIST", data.femnist, 1, tmp_path)
 
 
 def test_each_node_holds_its_writers_and_a_fifth_of_each_is_held_back(tmp_path):

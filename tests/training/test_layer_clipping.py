@@ -4,17 +4,13 @@ from fractions import Fraction
 
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from small_tasks import mlp, regression, slow_gradients, some_models
+from small_tasks import factoring, mlp, regression, slow_gradients, some_models
 from torch import nn
 from torch.nn import functional
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
-from mfdl import InvalidInput
-from mfdl.training.clip_rules import parse
-from mfdl.training.tasks import record_clipping
+from mfdl.training.clipping import parse_rule
 
 
 class Swapped(nn.Module):
@@ -33,14 +29,13 @@ def normed():
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1, bias=False))
 
 
-MODULES = {mlp: (16, 5), normed: (16, 8, 4), Swapped: (8, 6)}
-"""Entries of each layer."""
+MODULES = {mlp: (16, 5), normed: (16, 8, 4), Swapped: (8, 6)}  # entries of each layer
 
 
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("build", MODULES)
-@examples(12)
 @given(
+    12,
     ratios=st.lists(st.floats(0.01, 100), min_size=3, max_size=3) | st.none(),
     norm=st.sampled_from([0.01, 0.3, 100.0]),
     unit=st.sampled_from(["record", "user"]),
@@ -50,7 +45,7 @@ MODULES = {mlp: (16, 5), normed: (16, 8, 4), Swapped: (8, 6)}
 def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, norm, unit, num_records, seed):
     sizes = MODULES[build]
     given_ratios = [1.0] * len(sizes) if ratios is None else ratios[: len(sizes)]
-    rule = parse("layers" if ratios is None else f"layers:{':'.join(map(str, given_ratios))}", norm)
+    rule = parse_rule("layers" if ratios is None else f"layers:{':'.join(map(str, given_ratios))}", norm)
     norms = norm * torch.tensor(given_ratios) / torch.tensor(given_ratios).norm()
 
     def expected(gradient):
@@ -59,8 +54,7 @@ def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, n
 
     with pytest.MonkeyPatch.context() as patch:
         if factored:
-            patch.setattr(record_clipping, "FACTORED_FROM", -(2**30))
-            patch.setattr(record_clipping.Layer, "is_cheaper", True)
+            factoring(patch)
         instance = regression(num_records, build=build).instance(seed, 1, dtype=torch.float64)
         models = some_models(instance, seed)
         sums = instance.clipped_gradients(models, 0, rule, unit)
@@ -74,22 +68,14 @@ def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, n
 
 
 def test_ratios_that_do_not_fit_are_refused_and_texts_are_canonical():
-    assert str(parse("layers:1:2", 1.0)) == str(parse("layers:1.0:2.0", 1.0)) == "layers:1.0:2.0"
-    assert str(parse("layers", 1.0)) == "layers"
-    for text, message in (
-        ("layers:1:x", "numbers > 0"),
-        ("layers:0:1", "ratio must be"),
-        ("layers:1:-1", "ratio must"),
-    ):
-        with pytest.raises(InvalidInput, match=message):
-            parse(text, 1.0)
-    algorithm = mfdl.algorithms.dp_dsgd(
-        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.3), mfdl.Cyclic(2, 1)
-    )
-    privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
-    calibrated = mfdl.calibrate(algorithm, privacy, mu=1.0)
+    assert str(parse_rule("layers:1:2", 1.0)) == str(parse_rule("layers:1.0:2.0", 1.0)) == "layers:1.0:2.0"
+    assert str(parse_rule("layers", 1.0)) == "layers"
+    for text, why in (("layers:1:x", "numbers > 0"), ("layers:0:1", "ratio must be"), ("layers:1:-1", "ratio must")):
+        refuses(why, parse_rule, text, 1.0)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.3), mfdl.Cyclic(2, 1))
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=1.0)
     run = mfdl.replay(calibrated, regression(), seeds=[0], clipping="layers:1:2")
     assert "clip rule: layers:1.0:2.0, each layer" in run.statement()
     assert run.mechanism.guarantee == calibrated.guarantee
-    with pytest.raises(InvalidInput, match=r"has 3 ratios, and the module has 2 layers with parameters: 0, 2;"):
-        mfdl.replay(calibrated, regression(), seeds=[0], clipping="layers:1:2:3")
+    why = "has 3 ratios, and the module has 2 layers with parameters: 0, 2;"
+    refuses(why, mfdl.replay, calibrated, regression(), seeds=[0], clipping="layers:1:2:3")

@@ -1,5 +1,6 @@
 """`PrivateNode`: n nodes in a loop of one's own train as the executor does; what no guarantee covers is refused."""
 
+import functools
 import io
 
 import networkx as nx
@@ -7,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 from _privacy import applied
-from small_tasks import module_at, regression, squared
+from small_tasks import mlp, module_at, node_of, regression, squared
 from torch import nn
 from vocabulary import ZERO_OUT, each, refuses, unsupported
 
 import mfdl
 from mfdl import InvalidInput, PrivateNode
-from mfdl.training import clip_rules
+from mfdl.training.clipping import parse_rule
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
 from mfdl.training.shared_randomness import HolderKeys
-from mfdl.training.tasks.quantile_norm import with_log_norm
+from mfdl.training.streams import noise_stream
+from mfdl.training.tasks.record_clipping import with_log_norm
 
 EPOCHS, PERIOD, NODES, RATE = 3, 2, 4, 0.3
 GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
@@ -31,14 +33,10 @@ def mechanism(name="mafalda", trust=None, unit="record", momentum=0.0, **more):
     return applied(mfdl.calibrate, algorithm, {"mu": 2.0, **given})
 
 
-def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
+def nodes_of(mechanism, task, key, row, **options):
     """One `PrivateNode` a node, all at the same start model."""
-    optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=RATE))
-    modules = [module_at(task, row) for _ in range(NODES)]
-    return [
-        PrivateNode(optimizer(m.parameters()), m, mechanism, node=u, keys=key, loss=squared, publish=False, **options)
-        for u, m in enumerate(modules)
-    ]
+    given = {"lr": RATE, "batch_size": None, "keys": key} | options
+    return [node_of(module_at(task, row), mechanism, node=u, **given) for u in range(NODES)]
 
 
 @each(
@@ -59,14 +57,12 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
     sizes = task.public_batch_sizes(period, 0) if unit == "record" else np.ones(NODES)
     algorithm = calibrated.algorithm.with_divisors(sizes)
     executor = Executor(algorithm, dtype=torch.float64)
-    stream = mfdl.training.streams.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
+    stream = noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
     state = executor.initial_state(data.initial_parameters)
-    nodes = nodes_of(
-        calibrated, task, key, data.initial_parameters[0],
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
-        batch_size=float(sizes[0]), clipping=clipping,
-    )  # fmt: skip
-    rule = clip_rules.parse(clipping, calibrated.clip_norm)
+    sgd = functools.partial(torch.optim.SGD, momentum=momentum)
+    options = {"optimizer": sgd, "batch_size": float(sizes[0]), "clipping": clipping}
+    nodes = nodes_of(calibrated, task, key, data.initial_parameters[0], **options)
+    rule = parse_rule(clipping, calibrated.clip_norm)
     for t in range(calibrated.algorithm.num_steps):
         gradients = data.clipped_gradients(executor.models(state), t, rule, unit)
         _, state = executor.step(t, state, gradients, torch.tensor(stream.step(t)))
@@ -128,10 +124,7 @@ def test_a_record_takes_part_only_when_its_participation_allows_it(one_node):
 
 def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_node):
     node, data = one_node
-    again = PrivateNode(
-        torch.optim.SGD((copy := nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))).parameters(), lr=RATE),
-        copy, node.mechanism, node=1, keys=mfdl.NoiseKey.from_seed(0), loss=squared, batch_size=2, publish=False,
-    )  # fmt: skip
+    again = node_of(copy := mlp(), node.mechanism, lr=RATE, node=1, batch_size=2)
     for t in range(3):
         node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
     early = node.state_dict()
@@ -146,10 +139,7 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     with pytest.raises(InvalidInput, match=r"lacks \['optimizer'\]"):
         again.load_state_dict({name: value for name, value in early.items() if name != "optimizer"})
     again.load_state_dict(early | {"steps_taken": 5})
-    with pytest.raises(
-        InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
-    ):  # who took part when is kept
-        again.step(*batch(data, 5), records=[0, 5])
+    refuses(r"record 0 would take part in steps \[0, 2, 5\]", lambda: again.step(*batch(data, 5), records=[0, 5]))
 
 
 def _written(state):
@@ -159,18 +149,14 @@ def _written(state):
 
 
 def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(one_node):
-    node, data = one_node
-    calibrated, task = node.mechanism, regression(num_records=16, num_nodes=NODES)
-    start = data.initial_parameters[0]
-    key = mfdl.NoiseKey.from_seed(0)
-    plain = nodes_of(calibrated, task, key, start, batch_size=2)[1]
+    plain, data = one_node
+    calibrated, task = plain.mechanism, regression(num_records=16, num_nodes=NODES)
+    start, key = data.initial_parameters[0], mfdl.NoiseKey.from_seed(0)
     plain.step(data.features[1, 0][:0], data.targets[1, 0][:0])
-    row = mfdl.training.streams.noise_stream(
-        calibrated.algorithm.noise, calibrated.noise_std, key, data.dimension, slots=[1]
-    ).step(0)[0]
+    row = noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, data.dimension, slots=[1]).step(0)[0]
     wanted = start - RATE * torch.tensor(row, dtype=torch.float32) / 2
     torch.testing.assert_close(plain.model.initial_row(), wanted)
-    adam = nodes_of(calibrated, task, key, start, optimizer=lambda p: torch.optim.Adam(p, lr=0.01), batch_size=2)[1]
+    adam = nodes_of(calibrated, task, key, start, optimizer=torch.optim.Adam, lr=0.01, batch_size=2)[1]
     adam.step(*batch(data, 0))
     moved = (adam.model.initial_row() - start).abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=1e-6)  # Adam's first step
@@ -180,54 +166,32 @@ def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
     calibrated = mfdl.calibrate(mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), noise_std=1e6)
     module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
     nn.init.zeros_(module.weight)
-    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
     gradient = 0.01 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))  # of norm 0.3: not clipped
-    node = PrivateNode(
-        sgd, module, calibrated, node=0, keys=key, loss=lambda output, target: output.sum(), publish=False
-    )
-    node.step(gradient, torch.zeros(1))
-    noise = mfdl.training.streams.noise_stream(
-        calibrated.algorithm.noise, calibrated.noise_std, key, 1000, slots=[0]
-    ).step(0)
+    node_of(module, calibrated, loss=lambda output, target: output.sum()).step(gradient, torch.zeros(1))
+    noise = noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, 1000, slots=[0]).step(0)
     assert torch.equal(module.weight.detach(), -(gradient.double() + torch.tensor(noise)).float())
 
 
 def refusals():
-    hidden = mechanism("dp-dsgd", mfdl.trust.PNDP([0]))
+    hidden, password = mechanism("dp-dsgd", mfdl.trust.PNDP([0])), mfdl.NoiseKey(b"password".ljust(32))
     tracking, quieter = mechanism("gradient-tracking"), mechanism()
     object.__setattr__(quieter.algorithm, "noise", mfdl.noise.ZeroNoise(EPOCHS * PERIOD, NODES))
     return {
         "noise changed afterwards": ({"calibrated": quieter}, InvalidInput, "the guarantee is for another algorithm"),
         "messages hidden": ({"calibrated": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
-        "add-remove": (
-            {"calibrated": mechanism(adjacency="add-remove")},
-            mfdl.UnsupportedMechanism,
-            "number of records is not public",
-        ),
+        "add-remove": ({"calibrated": mechanism(adjacency="add-remove")}, mfdl.UnsupportedMechanism, "is not public"),
         "an algorithm": ({"calibrated": tracking.algorithm}, InvalidInput, "mechanism must be a Mechanism"),
         "LBFGS": ({"optimizer": torch.optim.LBFGS}, mfdl.UnsupportedMechanism, "several times a step"),
-        "half the parameters": (
-            {"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)},
-            InvalidInput,
-            "exactly the trainable parameters",
-        ),
+        "half": ({"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)}, InvalidInput, "exactly the trainable"),
         "no such node": ({"node": 9}, InvalidInput, "node"),
         "no keys": ({"keys": 3}, InvalidInput, "keys must be HolderKeys"),
         "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, InvalidInput, "no cipher; use NoiseKey.from_entropy"),
-        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, InvalidInput, "8 distinct bytes.*publish="),
-        "a password, in keys of a simulation": (
-            {"keys": HolderKeys.simulated(mfdl.NoiseKey(b"password".ljust(32)))},
-            InvalidInput,
-            "8 distinct bytes",
-        ),
-        "a key made of a password": (
-            {"keys": mfdl.NoiseKey(b"password".ljust(32)).derive("node")},
-            InvalidInput,
-            "8 distinct bytes",
-        ),
+        "a password": ({"keys": password}, InvalidInput, "8 distinct bytes.*publish="),
+        "a password of a simulation": ({"keys": HolderKeys.simulated(password)}, InvalidInput, "8 distinct bytes"),
+        "a key made of a password": ({"keys": password.derive("node")}, InvalidInput, "8 distinct bytes"),
         "publish is no flag": ({"publish": None}, InvalidInput, "publish must be"),
         "batch size 0": ({"batch_size": 0}, InvalidInput, "batch_size must be"),
-        "user level divided": (
+        "user level": (
             {"calibrated": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
             InvalidInput,
             "leave it out",
@@ -250,9 +214,8 @@ def test_a_seeded_key_that_was_agreed_on_is_refused():
     agreed = {(0,): mfdl.NoiseKey.from_entropy(), (0, 3): mfdl.NoiseKey.from_entropy()}
     keys = HolderKeys.given(agreed | {(0, 1): mfdl.NoiseKey.from_seed(2)})
     module = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    refuses("must not come from a seed", PrivateNode, optimizer, module, calibrated, node=0, keys=keys, loss=squared)
-    node = PrivateNode(optimizer, module, calibrated, node=0, keys=keys, loss=squared, publish=False)
+    refuses("must not come from a seed", node_of, module, calibrated, keys=keys, publish=True)
+    node = node_of(module, calibrated, keys=keys)
     assert all(name in node.state_dict()["generator"] for name in ("chacha20", "philox"))
 
 
@@ -266,10 +229,7 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
             return self.linear(x - x.mean(0))
 
     for module in (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), Centred()):
-        private_node = PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism(), node=0,
-            keys=mfdl.NoiseKey.from_entropy(), loss=squared,
-        )  # fmt: skip
+        private_node = node_of(module, mechanism())
         unsupported("mixes the records", private_node.step, torch.randn(1, 3), torch.randn(1))
         assert private_node.steps_taken == 0
 
@@ -284,19 +244,15 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
             return self.embedding(x[:, 0])
 
     module = Tokens()
-    before = module.embedding.weight.detach().clone()
-    optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_entropy()
-    node = PrivateNode(optimizer, module, mechanism(), node=0, keys=key, loss=squared)
+    before, node = module.embedding.weight.detach().clone(), node_of(module, mechanism())
     unsupported("a parameter changes", node.step, torch.tensor([[3]]), torch.zeros(1))
     assert torch.equal(module.embedding.weight, before)
 
 
 def test_a_node_needs_only_the_secrets_it_holds():
     calibrated = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
-    module = nn.Linear(3, 1)
     keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
-    with pytest.raises(InvalidInput, match=r"the secret of \{0, 3\} is missing"):
-        PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, calibrated, node=0, keys=keys, loss=squared)
+    refuses(r"the secret of \{0, 3\} is missing", node_of, nn.Linear(3, 1), calibrated, keys=keys)
 
 
 def test_noise_takes_shape_type_and_order_of_the_parameters():

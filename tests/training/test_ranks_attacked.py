@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from archives import flipped
-from test_ranks import CYCLIC, DYNAMICS, EXACT, TASK, calibrated, mechanisms
+from test_ranks import CYCLIC, DYNAMICS, TASK, assert_same, calibrated, mechanisms
 from vocabulary import refuses
 
 import mfdl
@@ -32,15 +32,6 @@ def every_mechanism():
 
 def trained(mechanism, folder=None, **options):
     return mfdl.replay(mechanism, TASK, seeds=[3], checkpoint_folder=folder, **(FORWARD | options)).seeds[0]
-
-
-def assert_same(loaded, wanted):
-    assert loaded.key_id == wanted.key_id
-    for name in ("models", "loss", "accuracy", "steps"):
-        np.testing.assert_allclose(getattr(loaded, name), getattr(wanted, name), rtol=EXACT, atol=EXACT, err_msg=name)
-    for attribute in ("metrics", "released"):
-        for name, values in getattr(wanted, attribute).items():
-            np.testing.assert_allclose(getattr(loaded, attribute)[name], values, rtol=EXACT, err_msg=name)
 
 
 def test_each_stop_may_have_another_number_of_ranks(tmp_path):

@@ -8,26 +8,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
+from small_tasks import classes, factoring, node_of, regression, row_of, slow_means, slow_sums, some_models
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from vocabulary import dynamics_on, each, given, st, unsupported
 
-from mfdl import Cyclic, NoiseKey, Privacy, PrivateNode, algorithms, calibrate, trust
-from mfdl.training.clip_rules import Automatic
+from mfdl import Cyclic, Privacy, algorithms, calibrate, trust
+from mfdl.training.clipping import Automatic
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import record_clipping, stacked_layers
+from mfdl.training.tasks import stacked_layers
 from mfdl.training.tasks.record_clipping import RecordClipping
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture
 def factored(monkeypatch):
-    """Small weights are factored too, whatever they cost."""
-    monkeypatch.setattr(record_clipping, "FACTORED_FROM", -(2**30))
-    monkeypatch.setattr(record_clipping.Layer, "is_cheaper", True)
+    factoring(monkeypatch)
 
 
 class Computes(nn.Module):
@@ -200,7 +196,6 @@ def chains(draw, outputs):
     way=st.sampled_from(["chain", "nested", "hooked", "any module"]),
 )  # fmt: skip
 def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, records, clip_norm, way):
-    """Also where a hook, or a module around it, leaves the chain to vmap; with a record masked and one no number."""
     layers = data.draw(chains(3 if by_class else 1))
 
     def build():
@@ -215,9 +210,8 @@ def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, 
     task = (classes if by_class else regression)(records, 3, **{"build_module" if by_class else "build": build})
     instance = task.instance(0, 2, dtype=torch.float64)
     inplace = any(getattr(layer, "inplace", False) for layer in instance.model.module.modules())
-    stacked = instance.model.stacked_calls(
-        instance.model.parameters(instance.initial_parameters), instance.features[:, 0]
-    )
+    model = instance.model
+    stacked = model.stacked_calls(model.parameters(instance.initial_parameters), instance.features[:, 0])
     assert (stacked is not None) == (way in ("chain", "nested") and not inplace)
     mask = instance.mask.clone()
     mask[1, 0, 0] = False
@@ -225,12 +219,8 @@ def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, 
     instance.features[1, 0, 0] = math.nan
     models = some_models(instance)
     close = {"rtol": 1e-9, "atol": 1e-12}
-    np.testing.assert_allclose(
-        instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm), **close
-    )
-    np.testing.assert_allclose(
-        instance.clipped_gradient_means(models, 0, clip_norm), slow_means(instance, models, 0, clip_norm), **close
-    )
+    for fast, slow in ((instance.clipped_gradient_sums, slow_sums), (instance.clipped_gradient_means, slow_means)):
+        np.testing.assert_allclose(fast(models, 0, clip_norm), slow(instance, models, 0, clip_norm), **close)
 
 
 def test_a_hook_or_autocast_that_comes_later_leaves_a_chain_to_vmap():
@@ -267,6 +257,13 @@ CONVOLUTIONS = {
 }
 
 
+def _require_slow_sums(instance):
+    models = some_models(instance)
+    for clip_norm in (0.2, 1e6, Automatic(0.2)):
+        got, want = instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_images(factored, name):
     rng = np.random.default_rng(0)
@@ -299,13 +296,6 @@ def test_convolutions_of_series(factored, settings):
     _require_slow_sums(instance)
 
 
-def _require_slow_sums(instance):
-    models = some_models(instance)
-    for clip_norm in (0.2, 1e6, Automatic(0.2)):
-        got, want = instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm)
-        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
-
-
 def wide(inputs=3, hidden=60, outputs=1):
     return nn.Sequential(
         nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs)
@@ -320,13 +310,9 @@ def test_chunks_periods_of_nodes_and_missing_records(factored, monkeypatch, budg
     instance.mask[1, 0, 2] = False
     for step in (0, 3):
         got = instance.clipped_gradient_sums(models, step, 0.5)
-        slow = torch.stack([slow_sums_of(instance, models, step, u, 0.5) for u in range(4)])
+        steps = enumerate(step % period for period in instance.node_periods)
+        slow = torch.stack([slow_sums(instance, models, own_step, 0.5)[u] for u, own_step in steps])
         np.testing.assert_allclose(got, slow, rtol=1e-6, atol=1e-7)
-
-
-def slow_sums_of(instance, models, step, node, clip_norm):
-    period = instance.node_periods[node]
-    return slow_sums(instance, models, step % period, clip_norm)[node]
 
 
 def test_large_weights_are_factored_and_small_models_keep_the_plain_way():
@@ -341,9 +327,8 @@ def test_large_weights_are_factored_and_small_models_keep_the_plain_way():
 
         return build
 
-    assert layers(functools.partial(wide, hidden=2)) == dict.fromkeys(
-        ("0.weight", "2.weight", "4.weight"), 1
-    )  # a chain
+    chain = functools.partial(wide, hidden=2)
+    assert layers(chain) == dict.fromkeys(("0.weight", "2.weight", "4.weight"), 1)
     assert layers(apart(15)) == {}  # saves 250 entries
     assert layers(apart(16)) == {"first.weight": 1, "second.weight": 1}  # the last one gains nothing
     images = {"features": np.ones((8, 1, 12, 12)), "test_features": np.ones((11, 1, 12, 12))}
@@ -379,13 +364,9 @@ def test_memory_does_not_grow_as_batch_times_parameters():
         largest[records] = watch.entries
         assert watch.entries <= max(nodes * instance.dimension, records * (width + 1))
     assert largest[320] < 1.1 * largest[20]
-    plain = RecordClipping(instance.model, {})
+    records = (part[:, 0] for part in (instance.features, instance.targets, instance.mask))
     with Largest() as watch:
-        plain.sums(
-            instance.initial_parameters,
-            *(part[:, 0] for part in (instance.features, instance.targets, instance.mask)),
-            1.0,
-        )
+        RecordClipping(instance.model, {}).sums(instance.initial_parameters, *records, 1.0)
     assert watch.entries >= 320 * width**2  # what the bound above would find
 
 
@@ -394,14 +375,10 @@ def test_records_that_are_no_numbers_count_as_not_there(factored):
     models = some_models(instance, scale=0.05)
     without = instance.mask.clone()
     without[1, 0, 1] = without[2, 0, 0] = False
-    expected = sums_of_present(instance, models, without)
+    expected = dataclasses.replace(instance, mask=without).clipped_gradient_sums(models, 0, 0.5)
     instance.features[1, 0, 1, 0], instance.targets[2, 0, 0] = float("nan"), float("inf")
-    assert torch.equal(sums_of_present(instance, models, instance.mask), expected)
+    assert torch.equal(instance.clipped_gradient_sums(models, 0, 0.5), expected)
     assert torch.isfinite(expected).all()
-
-
-def sums_of_present(instance, models, mask):
-    return dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
 
 
 @each(
@@ -418,28 +395,21 @@ def test_a_module_that_changes_its_ways_is_refused(factored, later):
         return later(module, x) if module.count > 8 else module.second(module.first(x))
 
     instance = regression(build=linears(forward)).instance(0, 2)
-    message = "Computes uses the weights first.weight, second.weight otherwise than before"
-    unsupported(message, many_steps, instance)
 
+    def many_steps():
+        for step in range(9):
+            instance.clipped_gradient_sums(instance.initial_parameters, step, 1.0)
 
-def many_steps(instance):
-    for step in range(9):
-        instance.clipped_gradient_sums(instance.initial_parameters, step, 1.0)
+    unsupported("Computes uses the weights first.weight, second.weight otherwise than before", many_steps)
 
 
 def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     task = regression(16, 4, build=wide)
-    instance = task.instance(0, 2)
-    module = task.build_module()
+    instance, module = task.instance(0, 2), task.build_module()
     algorithm = algorithms.mafalda(dynamics_on("ring:n=4", 1.0), Cyclic(1, 2))
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0)
-    start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    node = PrivateNode(
-        torch.optim.SGD(module.parameters(), 1.0), module, calibrated, node=1, keys=NoiseKey.from_seed(0),
-        loss=squared, batch_size=1, publish=False,
-    )  # fmt: skip
+    start, node = row_of(module), node_of(module, calibrated, node=1)
     node.step(instance.features[1, 0], instance.targets[1, 0])
     assert node._record_clipping.layers
-    moved = torch.nn.utils.parameters_to_vector(module.parameters()).detach() - start
     expected = instance.clipped_gradient_sums(start.repeat(4, 1), 0, 0.5)[1]
-    np.testing.assert_allclose(-moved, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(start - row_of(module), expected, rtol=1e-4, atol=1e-6)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from small_tasks import classes, module_at, regression
+from small_tasks import classes, injecting, module_at, regression
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, UnsupportedMechanism, algorithms, gossip, replay, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, replay, trust
 from mfdl.runs.cells import Plan
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
-from mfdl.training import seed_replay, step_rules
+from mfdl.training import step_rules
 from mfdl.training.distributed import Group, Share
 from mfdl.training.executor import Executor
 from mfdl.training.step_rules import Messages, PublicFacts, StepRule
@@ -36,7 +36,7 @@ def mechanism(name="mafalda", part=None, unit="record", noise_std=0.3, clip_norm
 
 
 class Transcript:
-    """What the accountant's attacker has: the privatised sums of every step; and the scales that were used."""
+    """The privatised sums of every step, which the accountant's attacker has, and the scales that were used."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.privatised: list[torch.Tensor] = []
@@ -107,13 +107,7 @@ class Chosen(Messages):
 
 
 def test_a_rule_that_changes_nothing_is_the_plain_run_bit_for_bit(monkeypatch):
-    injected = np.random.default_rng(0).standard_normal((4, 4, 12))
-
-    class Stream:
-        def step(self, t):
-            return injected[t]
-
-    monkeypatch.setattr(seed_replay, "noise_stream", lambda *_, slots: Stream())
+    injecting(monkeypatch, np.random.default_rng(0).standard_normal((4, 4, 12)))
     for unit in ("record", "user"):
         calibrated = mechanism(unit=unit)
         plain, ruled = (
@@ -248,14 +242,11 @@ def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
 def test_it_is_refused_where_messages_are_hidden(model, hidden):
     algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.3), EveryStep(4)).with_divisors(np.full(4, 15.0))
     calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(model, **hidden, **ZERO_OUT), mu=1.0)
-    with pytest.raises(UnsupportedMechanism, match="alone and not for step rule normalised; calibrate under one who"):
-        replay(calibrated, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
-
-
-def test_it_is_refused_where_noise_is_on_messages():
-    algorithm = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
-    unsupported("with noise", lambda: replay(calibrated, classes(), seeds=[0], step_rule="normalised"))
+    on_messages = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
+    elsewhere = mfdl.calibrate(on_messages, mfdl.Privacy(trust.LDP(), **ZERO_OUT), noise_std=1.0)
+    for refused in (calibrated, elsewhere):
+        why = "alone and not for step rule normalised; calibrate under one who .* with noise"
+        unsupported(why, replay, refused, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
 
 
 def test_secret_batches_take_a_rule():
@@ -309,9 +300,7 @@ def test_it_is_preconditioned_gradient_descent(seed, full):
     M = np.diag(P.scales) if np.ndim(P.scales) == 1 else P.scales
     algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(2, 1))
     plain = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1e6), noise_std=0.0)
-    centered = dataclasses.replace(
-        TASK, features=TASK.features - np.float32(P.center), test_features=TASK.test_features - np.float32(P.center)
-    )
+    centered = dataclasses.replace(TASK, features=TASK.features - np.float32(P.center))
     options = {"seeds": [0], "dtype": torch.float64, "device": "cpu", "progress": False}
     (ours,) = mfdl.replay(plain, TASK.preconditioned(P), **options).seeds
     trained = ours.models[:, : 2 * D].reshape(3, 2, D)
@@ -368,7 +357,8 @@ def test_no_sensitivity_changes_and_the_task_says_what_was_done():
 def test_a_preconditioner_of_train_records_is_refused_or_stated():
     preconditioner = Preconditioner.from_public_features(TASK.features[:5], public="a mistake")
     other = Preconditioner.from_public_features(TASK.test_features, public="test records")
-    refuses("5 of the 5 records behind this", TASK.preconditioned, preconditioner)
+    for task in (TASK, TASK.preconditioned("power:0.25")):  # however records were mapped
+        refuses("5 of the 5 records behind this", task.preconditioned, preconditioner)
     assert TASK.preconditioned(other).from_records == ""
     preconditioned = TASK.preconditioned(preconditioner, from_records="five consenting participants")
     algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=3", 0.5), Cyclic(2, 2))
@@ -426,12 +416,3 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     refuses("did you mean", lambda: run_comparison(Experiment(**options, precondition="powr:0.5"), tmp_path / "wrong"))
-
-
-def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
-    preconditioner = Preconditioner.from_public_features(TASK.features[:5], public="a mistake")
-    mapped = TASK.preconditioned("power:0.25")
-    refuses("5 of the 5 records", mapped.preconditioned, preconditioner)
-    by_hand = Preconditioner(1 / TASK.features.std(axis=0), source="standard deviations")
-    preconditioned = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
-    assert preconditioned.from_records == "preconditioner of train records (standard deviations of train records)"

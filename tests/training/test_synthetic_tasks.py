@@ -1,13 +1,13 @@
 """Generated tasks: gradients, losses, minimisers against closed forms; the spectrum and classes of logistic records."""
 
 import dataclasses
+import functools
 
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from scipy import stats
 from vocabulary import each, given, refuses, st
 
 from mfdl import partition, tasks
@@ -40,6 +40,9 @@ def problems(draw):
     return rng.standard_normal((n, m, d)) + 3 * np.eye(m, d), rng.standard_normal((n, m)), rng.standard_normal((n, d))
 
 
+excess = functools.partial(tasks.quadratic, "own", metric="excess-loss")
+
+
 def at(task, points, dtype=torch.float64):
     instance = task.instance(seed=0, period=1, dtype=dtype)
     return instance, torch.tensor(points, dtype=dtype)
@@ -48,7 +51,7 @@ def at(task, points, dtype=torch.float64):
 @given(40, problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
 def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
     A, b, points = problem
-    task = tasks.quadratic("own", A, b, metric="excess-loss")
+    task = excess(A, b)
     instance, models = at(task, points)
     A, b = parts(task)
     expected = np.einsum("nki,nk->ni", A, np.einsum("nki,ni->nk", A, points) - b)
@@ -62,11 +65,11 @@ def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
 @given(40, problem=problems())
 def test_losses_are_those_of_the_closed_form(problem):
     A, b, points = problem
-    excess = tasks.quadratic("own", A, b, metric="excess-loss")
-    A, b = parts(excess)
+    task = excess(A, b)
+    A, b = parts(task)
     x = minimiser(A, b)
     values = np.array([mean_loss(A, b, point) for point in points]) - mean_loss(A, b, x)
-    instance, models = at(excess, points)
+    instance, models = at(task, points)
     # float32 of the test record, 6e-8 of terms of the size of f.
     scale = 1 + mean_loss(A, b, np.zeros_like(x)) + np.abs(values).max()
     np.testing.assert_allclose(instance.evaluate(models).loss, values, rtol=1e-6, atol=1e-6 * scale)
@@ -89,7 +92,6 @@ def test_the_optimum_is_the_minimiser(problem):
     np.testing.assert_array_equal(instance.evaluate(models).loss, 0)
 
 
-# Least squares
 def test_least_squares_is_the_problem_of_the_paper():
     task = tasks.least_squares(nx.cycle_graph(16))
     A, b = parts(task)
@@ -121,7 +123,6 @@ def test_least_squares_data_are_normal_and_follow_the_data_seed_alone():
     assert torch.equal(task.instance(0, 1).features, task.instance(9, 1).features)
 
 
-# Rotated quadratics
 def f_by_hand(i, n, x):
     """f_i with the rotation written out: the point is turned back around (i, 0) by -15 degrees."""
     if i <= n / 2:
@@ -172,7 +173,6 @@ def test_from_zero_the_clipped_steps_of_the_paper_go_nowhere():
     assert instance.evaluate(nearer).loss.min() > 580
 
 
-# What all share
 @pytest.mark.parametrize("name", ["least-squares", "rotated-quadratics"])
 def test_a_node_holds_its_own_record_in_every_seed(name):
     task = tasks.load(name, nx.cycle_graph(6))
@@ -203,28 +203,20 @@ def test_starts():
     (lambda: tasks.rotated_quadratics(4, start=[1.0]), "zero, ones, optimum or 2 numbers, got 1"),
     (lambda: tasks.rotated_quadratics(4, start=[1.0, np.nan]), "start must be finite, got nan"),
     (lambda: tasks.rotated_quadratics(0), "must be an integer >= 1, got 0"),
-    (lambda: tasks.quadratic("own", np.ones((3, 2, 2)), np.ones((3, 2)), metric="excess-loss"), "got a singular"),
-    (lambda: tasks.quadratic("own", np.ones((3, 1, 2)), np.ones((3, 1)), metric="excess-loss"), "with m >= d >="),
-    (lambda: tasks.quadratic("own", np.ones((3, 2, 1)), np.ones(3), metric="excess-loss"), "values must have 2"),
+    (lambda: excess(np.ones((3, 2, 2)), np.ones((3, 2))), "got a singular"),
+    (lambda: excess(np.ones((3, 1, 2)), np.ones((3, 1))), "with m >= d >="),
+    (lambda: excess(np.ones((3, 2, 1)), np.ones(3)), "values must have 2"),
     (lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.ones((3, 1)), metric="loss"), "unknown metric 'loss'"),
-    (
-        lambda: tasks.quadratic("own", np.full((3, 1, 1), np.inf), np.ones((3, 1)), metric="excess-loss"),
-        "matrices must be finite",
-    ),
-    (
-        lambda: tasks.quadratic("own", np.ones((3, 1, 1)), np.full((3, 1), 1e39), metric="excess-loss"),
-        r"at most 1e\+15, got 1e\+39; rescale",
-    ),
+    (lambda: excess(np.full((3, 1, 1), np.inf), np.ones((3, 1))), "matrices must be finite"),
+    (lambda: excess(np.ones((3, 1, 1)), np.full((3, 1), 1e39)), r"at most 1e\+15, got 1e\+39; rescale"),
 )
 def test_problems_that_cannot_be_used(make, message):
     refuses(message, make)
 
 
 def whole(task):
-    return (
-        np.concatenate([task.features, task.test_features]).astype(float),
-        np.concatenate([task.targets, task.test_targets]),
-    )
+    records = (task.features, task.test_features), (task.targets, task.test_targets)
+    return map(np.concatenate, records)
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.5])
@@ -247,13 +239,13 @@ def test_classes_follow_the_logistic_model():
 
 def test_without_a_margin_there_is_nothing_to_learn():
     X, y = whole(tasks.logistic(3, dimension=2, margin=0.0))
-    assert stats.ttest_ind(X[y == 1], X[y == 0]).pvalue.min() > 1e-4
+    assert scipy.stats.ttest_ind(X[y == 1], X[y == 0]).pvalue.min() > 1e-4
 
 
 def test_records_are_drawn_once_for_all_runs_and_clipped():
-    task = tasks.load("logistic:train_records=200,test_records=10,clip=0.5", 5, partition="dirichlet:alpha=2")
-    again = tasks.load("logistic:train_records=200,test_records=10,clip=0.5", 5, partition="dirichlet:alpha=2")
-    other = tasks.load("logistic:train_records=200,test_records=10,clip=0.5,data_seed=1", 5)
+    text = "logistic:train_records=200,test_records=10,clip=0.5"
+    task, again = (tasks.load(text, 5, partition="dirichlet:alpha=2") for _ in range(2))
+    other = tasks.load(f"{text},data_seed=1", 5)
     assert task.content_hash == again.content_hash
     assert (task.features != other.features).any()
     assert np.abs(task.features).max() == 0.5

@@ -15,8 +15,6 @@ import mfdl
 from mfdl import Cyclic, NoiseKey, Privacy, algorithms, calibrate, replay, tasks, trust
 from mfdl.training.tasks import records
 
-torch.set_num_threads(1)
-
 
 class Wrapped(nn.Module):
     """A linear model with something between."""
@@ -93,9 +91,7 @@ def test_a_refused_random_module_leaves_the_global_generator_alone():
 
 
 def test_kept_batches_have_the_bits_of_gathered_ones_and_are_of_one_instance(monkeypatch):
-    """With records absent, over several passes, of whole nodes at once and of parts that are gathered in every step."""
-    task = mfdl.tasks.load("digits", 6)
-    instance = task.instance(0, 3)
+    instance = mfdl.tasks.load("digits", 6).instance(0, 3)
     mask = instance.mask.clone()
     mask[2, 1], mask[4, 0, ::2] = False, False
     zeroed = dataclasses.replace(instance, mask=mask)
@@ -111,9 +107,10 @@ def test_kept_batches_have_the_bits_of_gathered_ones_and_are_of_one_instance(mon
     assert not fresh[0]._batches_of_class
 
 
+@dataclasses.dataclass
 class Rows(Dataset):
-    def __init__(self, features, targets):
-        self.features, self.targets = features, targets
+    features: object
+    targets: object
 
     def __len__(self):
         return len(self.targets)
@@ -160,10 +157,8 @@ def test_a_dataset_is_read_once_so_what_it_draws_stays():
             return self.features[row] + np.random.default_rng().standard_normal(3), self.targets[row]
 
     noisy = Drawn(np.zeros((6, 3)), np.arange(6) % 2)
-    task = tasks.from_module(
-        "drawn", 2, kind="classification", build_module=lambda: flat_linear(3), loss=nn.functional.cross_entropy,
-        train=noisy, test=noisy,
-    )  # fmt: skip
+    given = {"kind": "classification", "build_module": lambda: flat_linear(3), "loss": nn.functional.cross_entropy}
+    task = tasks.from_module("drawn", 2, train=noisy, test=noisy, **given)
     first, second = (task.instance(seed=0, period=3) for _ in range(2))
     assert torch.equal(first.features, second.features)
 
@@ -176,9 +171,9 @@ def closed_over(factor):
     return lambda output, target: factor * (output.squeeze(-1) - target).square()
 
 
+@dataclasses.dataclass
 class Weighted:
-    def __init__(self, factor):
-        self.factor = factor
+    factor: float
 
     def __call__(self, output, target):
         return self.factor * (output.squeeze(-1) - target).square()
@@ -235,8 +230,8 @@ OtherBend.__qualname__ = "Bend"
 
 
 def test_models_that_differ_have_other_hashes():
-    hashes = {task(by_constant, functools.partial(kind, slope)).content_hash for kind, slope in
-              ((Bend, 1.0), (Bend, 2.0), (OtherBend, 1.0))}  # fmt: skip
+    builds = (functools.partial(Bend, 1.0), functools.partial(Bend, 2.0), functools.partial(OtherBend, 1.0))
+    hashes = {task(by_constant, build).content_hash for build in builds}
     assert len(hashes) == 3
     assert records.module_digest(Bend(1.0)) == records.module_digest(Bend(1.0))  # values of parameters do not count
 

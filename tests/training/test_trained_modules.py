@@ -1,7 +1,4 @@
-"""Modules that users train: recurrent, pretrained, in half precision, adapted, in micro-batches.
-
-The oracle is torch's autograd, one record at a time.
-"""
+"""Modules that users train: recurrent, pretrained, in half precision, adapted, in micro-batches."""
 
 import contextlib
 import copy
@@ -10,17 +7,16 @@ import itertools
 
 import numpy as np
 import pytest
+import small_tasks
 import torch
-from small_tasks import clipped, module_at, regression, slow_means, slow_sums, some_models, squared
+from small_tasks import clipped, factoring, module_at, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
-from vocabulary import each, given, refuses, st, unsupported
+from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import InvalidInput, PrivateNode
-from mfdl.training.tasks import record_clipping
+from mfdl import InvalidInput
 
-torch.set_num_threads(1)
 TIMES, CLIP = 4, 0.4
 
 
@@ -91,41 +87,29 @@ def test_fused_layers_have_the_gradients_of_one_record_at_a_time(name):
         models = some_models(instance)
         for slow, fast in ((slow_sums, instance.clipped_gradient_sums), (slow_means, instance.clipped_gradient_means)):
             np.testing.assert_allclose(fast(models, 1, CLIP), slow(instance, models, 1, CLIP), 0, tolerance)
+        x, y = instance.test_features, instance.test_targets
         with torch.no_grad():
-            losses = [
-                torch.stack(
-                    [*map(squared, module_at(instance.task, row)(instance.test_features), instance.test_targets)]
-                )
-                for row in models
-            ]
-        np.testing.assert_allclose(instance.evaluate(models).loss, [x.mean() for x in losses], 20 * tolerance)
-
-
-def test_a_gated_network_trains_at_the_nodes_of_a_graph():
-    run = mfdl.replay(mechanism(), series(recurrent(nn.GRU)), seeds=[0], progress=False)
-    assert np.isfinite(run.seeds[0].models).all()
+            losses = [torch.stack([*map(squared, module_at(instance.task, row)(x), y)]).mean() for row in models]
+        np.testing.assert_allclose(instance.evaluate(models).loss, losses, 20 * tolerance)
 
 
 def mechanism(*, unit="record", noise_std=0.0, epochs=1):
-    graph = mfdl.gossip.metropolis_hastings("ring:n=3")
     participation = mfdl.EveryStep(2) if unit == "user" else mfdl.Cyclic(epochs, 2)
-    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(graph, 1.0), participation)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=3", 1.0), participation)
     privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=CLIP, unit=unit)
     return mfdl.calibrate(algorithm, privacy, noise_std=noise_std)
 
 
-def node_of(module, *, loss=squared, rate=1.0, **more):
-    trained = [p for p in module.parameters() if p.requires_grad]
-    given = {"mechanism": mechanism(), "node": 0, "keys": mfdl.NoiseKey.from_seed(0), "batch_size": 1, "publish": False}
-    return PrivateNode(torch.optim.SGD(trained, rate), module, **(given | more), loss=loss)
+def node_of(module, **more):
+    return small_tasks.node_of(module, **({"mechanism": mechanism()} | more))
 
 
-def one_at_a_time(module, features, targets, loss=squared):
+def one_at_a_time(module, features, targets):
     """Per-record gradients by autograd, float64 (B, d)."""
     trained = [p for p in module.parameters() if p.requires_grad]
     rows = []
     for x, y in zip(features, targets, strict=True):
-        gradients = torch.autograd.grad(loss(module(x[None])[0], y), trained, materialize_grads=True)
+        gradients = torch.autograd.grad(squared(module(x[None])[0], y), trained, materialize_grads=True)
         rows.append(torch.cat([gradient.double().reshape(-1) for gradient in gradients]))
     return torch.stack(rows)
 
@@ -284,13 +268,10 @@ def test_half_precision_leaves_the_sensitivity_as_stated(dtype, where, hidden, n
     np.testing.assert_allclose(before, alone[:-1].sum(0), 0, 2 * CLIP * rounding)
     module = task.module_with(models[0], 0)
     x, y = instance.features[0, 0], instance.targets[0, 0]
+    x = x.to(next(module.parameters()).dtype)
     with around:
-        oracle = torch.stack([clipped(g, CLIP) for g in one_at_a_time(module, x.to(row_type(module)), y)])
+        oracle = torch.stack([clipped(g, CLIP) for g in one_at_a_time(module, x, y)])
     assert (alone[:, 0] - oracle).norm(dim=1).max() <= 30 * torch.finfo(dtype).eps * max(1.0, scale) * CLIP
-
-
-def row_type(module):
-    return next(module.parameters()).dtype
 
 
 @pytest.mark.parametrize("unit", ["record", "user"])
@@ -360,15 +341,10 @@ def test_a_record_stands_in_one_micro_batch_of_a_step():
     assert saved["records"] == {}
     node.load_state_dict(saved)  # what was added up is not in it
     node.step(x, y, records=[4, 5, 6])
-    np.testing.assert_allclose(
-        before - row_of(node.module), sum(clipped(g, CLIP) for g in gradients_at(before, x, y)), 0, 1e-6
-    )
-
-
-def gradients_at(row, x, y):
     module = nn.Linear(3, 1)
-    nn.utils.vector_to_parameters(row.float(), module.parameters())
-    return one_at_a_time(module, x, y)
+    nn.utils.vector_to_parameters(before.float(), module.parameters())
+    expected = sum(clipped(gradient, CLIP) for gradient in one_at_a_time(module, x, y))
+    np.testing.assert_allclose(before - row_of(node.module), expected, 0, 1e-6)
 
 
 class LowRank(nn.Module):
@@ -407,20 +383,17 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("factored", [False, True])
 def test_only_the_adapters_of_a_frozen_transformer_train_at_the_nodes(factored, monkeypatch):
     if factored:
-        monkeypatch.setattr(record_clipping, "FACTORED_FROM", -(2**30))
-        monkeypatch.setattr(record_clipping.Layer, "is_cheaper", True)
+        factoring(monkeypatch)
     torch.manual_seed(0)
     first = Adapted()
     sizes = [sum(p.numel() for p in first.parameters() if p.requires_grad is trained) for trained in (True, False)]
     assert 200 < sizes[0] < sizes[1] < 5000
     calibrated, nodes = mechanism(noise_std=0.1), []
     for u in range(3):
-        module = copy.deepcopy(first)
         x, y = batch(4, TIMES, 3, seed=u)
-        quiet = copy.deepcopy(first)
-        quiet_node = require_step_of_oracle(quiet, x, y)
+        quiet_node = require_step_of_oracle(copy.deepcopy(first), x, y)
         assert bool(quiet_node._record_clipping.layers) == factored
-        nodes.append(node_of(module, mechanism=calibrated, node=u, rate=0.1))
+        nodes.append(node_of(copy.deepcopy(first), mechanism=calibrated, node=u, lr=0.1))
         nodes[-1].step(x, y, records=range(4))
     frozen = {name: p for name, p in first.named_parameters() if not p.requires_grad}
     for node in nodes:

@@ -14,7 +14,7 @@ from small_tasks import regression, slow_means, some_models
 from torch import nn
 from vocabulary import ZERO_OUT, dynamics_on, example, given, refuses, st, unsupported
 
-from mfdl import Cyclic, EveryStep, InvalidInput, Privacy, algorithms, calibrate, replay, trust
+from mfdl import Cyclic, EveryStep, Privacy, algorithms, calibrate, replay, trust
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
@@ -22,7 +22,6 @@ from mfdl.training import clipping
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
-torch.set_num_threads(1)
 NODES = 2
 
 
@@ -57,7 +56,6 @@ def data_sets(draw, count):
     return [(draw(data), draw(mask)) for _ in range(count)]
 
 
-# ---- sensitivity of one step ------------------------------------------------------------------------------
 @given(150, sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
@@ -86,11 +84,8 @@ def test_a_record_moves_the_sum_of_clipped_gradients_by_at_most_the_shift(sets, 
     options = {"unit": "record", "clip_norm": clip_norm, "dtype": dtype}
     replaced = [other[i] if i == slot else record for i, record in enumerate(records)]
     without = [False if i == slot else here for i, here in enumerate(mask)]
-    first, second, absent = (
-        gradients(records, mask, **options),
-        gradients(replaced, mask, **options),
-        gradients(records, without, **options),
-    )
+    cases = (records, mask), (replaced, mask), (records, without)
+    first, second, absent = (gradients(*case, **options) for case in cases)
     assert torch.isfinite(first).all()
     assert torch.equal(first[0], second[0])
     rounding = 1 + 2 * len(records) ** 2 * Fraction(torch.finfo(dtype).eps)
@@ -126,7 +121,6 @@ def test_a_bad_record_silences_its_user_and_no_one_else():
     assert gradients(fine, [False, True], unit="user", **options)[1].tolist() == [2.0, 1.0]  # present records count
 
 
-# ---- the mean gradient ------------------------------------------------------------------------------------
 class Directions(nn.Module):
     """Looks at the direction of a record: the zeros of padding give 0 / 0."""
 
@@ -175,7 +169,6 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
         assert not clipped.any()
 
 
-# ---- in a whole run ---------------------------------------------------------------------------------------
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
@@ -194,12 +187,9 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     monkeypatch.setattr(Task, "instance", other_user)
     second = replay(calibrated, task, **arguments).seeds[0]
     assert first.key_id == second.key_id
-    moved = np.linalg.norm(first.messages - second.messages, axis=2)
-    assert not moved[0, [0, 1, 3]].any()
-    reach = 0.3 * calibrated.guarantee.record_shift
+    moved = np.linalg.norm(first.messages - second.messages, axis=2)[0]
     assert calibrated.guarantee.record_shift == 1.0
-    # 1e-9: messages are models plus noise, rounded in float64
-    assert reach * (1 - 1e-9) <= moved[0, 2] <= reach * (1 + 1e-9)
+    assert_allclose(moved, [0, 0, 0.3, 0], rtol=1e-9)  # messages are models plus noise, rounded in float64
 
 
 def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch):
@@ -246,12 +236,13 @@ def test_divisors_do_not_count_at_user_level():
     dynamics = dynamics_on("ring:n=5", learning_rate=0.1)
     common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "unit": "user"}
     algorithm = algorithms.dp_dsgd(dynamics, EveryStep(6))
-    assert (
-        replay(calibrate(algorithm, Privacy(**common), mu=1.0), task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    plain, divided = (
+        calibrate(each, Privacy(**common), mu=1.0)
+        for each in (algorithm, algorithm.with_divisors(task.public_batch_sizes(3)))
     )
-    divided = algorithm.with_divisors(task.public_batch_sizes(3))
-    with pytest.raises(InvalidInput, match="divided by nothing, but the mechanism was calibrated with divisors 1 to 2"):
-        replay(calibrate(divided, Privacy(**common), mu=1.0), task, seeds=[0], period=3)
+    assert replay(plain, task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    why = "divided by nothing, but the mechanism was calibrated with divisors 1 to 2"
+    refuses(why, replay, divided, task, seeds=[0], period=3)
 
 
 def test_record_level_refuses_another_period_than_its_own():
@@ -261,12 +252,11 @@ def test_record_level_refuses_another_period_than_its_own():
     for participation, period in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
         calibrated = calibrate(algorithms.dp_dsgd(dynamics, participation), Privacy(**common), mu=1.0)
         assert replay(calibrated, task, seeds=[0], period=period).seeds[0].finished_steps == 6
-        with pytest.raises(InvalidInput, match=rf"period must be {period}, the one of .* got 3; leave it out"):
-            replay(calibrated, task, seeds=[0], period=3)
+        why = f"period must be {period}, the one of .* got 3; leave it out"
+        refuses(why, replay, calibrated, task, seeds=[0], period=3)
     refuses("period must be an integer >= 1, got 0", replay, calibrated, task, seeds=[0], period=0)
 
 
-# ---- what a guarantee speaks of ------------------------------------------------------------------------------------
 def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
     task = regression(18, 5)

@@ -23,8 +23,7 @@ from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.gossip import GossipMatrix
 from mfdl.testing.claims import describe
 from mfdl.testing.oracles.curve_oracles import exact_epsilon
-from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, without_noise
-from mfdl.testing.oracles.rational import rank, rational
+from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, rank, rational, without_noise
 from mfdl.testing.oracles.sensitivity_oracle import coalition_loss_reference
 from mfdl.testing.strategies import integer_arrays
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices

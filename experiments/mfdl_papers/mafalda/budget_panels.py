@@ -307,7 +307,7 @@ def places(scale: RunScale) -> tuple[dict[Place, float], dict[str, str]]:
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Trains the missing runs and judges them; nothing is run where FEMNIST is missing."""
     try:
-        data.fetch(data.registered_files.FEMNIST, scale.data_home)
+        data.fetch(data.FEMNIST, scale.data_home)
     except InvalidInput as error:
         return Reproduction(figure, scale, [Verdict.not_run(figure.claim, str(error))], missing=[str(error)])
     guesses, missing = places(scale)

@@ -40,7 +40,7 @@ from mfdl.testing.oracles import (
     prefix_sum,
     without_noise,
 )
-from mfdl.testing.oracles.rational import exact_view_gram, rank, rational
+from mfdl.testing.oracles.dense_views import exact_view_gram, rank, rational
 from mfdl.testing.strategies import connected_graphs, encoders, integer_encoders, integer_views, random_encoder, views
 from mfdl.trust.view import View
 

@@ -12,33 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .balls_in_bins import BallsInBinsGaussian, correlations
+    from .balls_in_bins import BallsInBinsGaussian, chain_above, correlations
     from .base import UP, PrivacyCurve, curve_from_dict, curve_to_dict
     from .bin_chain import BinChain
-    from .chain_fit import chain_above
     from .composed import Composed, Gaussian
     from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
     from .poisson_gaussian import PoissonGaussian
     from .product import LeastCurve, ProductGaussian
 
 __all__ = [
-    "UP",
-    "BallsInBinsGaussian",
-    "BinChain",
-    "Composed",
-    "Gaussian",
-    "LeastCurve",
-    "MonteCarlo",
-    "MonteCarloCurve",
-    "PoissonGaussian",
-    "PrivacyCurve",
-    "ProductGaussian",
-    "chain_above",
-    "correlations",
-    "curve_from_dict",
-    "curve_to_dict",
-    "normalized",
-]
+    "UP", "BallsInBinsGaussian", "BinChain", "Composed", "Gaussian", "LeastCurve", "MonteCarlo", "MonteCarloCurve",
+    "PoissonGaussian", "PrivacyCurve", "ProductGaussian", "chain_above", "correlations", "curve_from_dict",
+    "curve_to_dict", "normalized",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

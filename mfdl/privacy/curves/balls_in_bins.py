@@ -7,10 +7,13 @@ Hull: with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J
 Stride: the hull of every b'-th part of the bins, for the worst of its shifts.
 Chain (`bin_chain`): a matrix at least M that follows its entries, a common part and a Gauss-Markov chain.
 
-The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
-sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b. Without
-correlation only the random allocation is left, and its atoms answer; otherwise the privacy loss distributions of both
-compose, that of random allocation by connecting the dots of its curves.
+The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of sensitivity sqrt(rho d), which every bin shares, and
+of random allocation of sqrt((1 - rho) d) to one of b. Without correlation only the random allocation is left, and its
+atoms answer; otherwise the privacy loss distributions of both compose, random allocation by connecting the dots.
+
+`chain_above` fits f f^T + T K T^T + diag(alone), K_rq = u_r u_q c_r .. c_{q-1}, little above M: the sum of the entries
+off the diagonal is least, by sequential quadratic programming. T is the identity, or where that is not close carries
+states to the next bin. What the search finds is raised until it is at least M: nothing rests on its convergence.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 
 from ... import check
 from ...check import FloatArray
@@ -46,11 +50,9 @@ class BallsInBinsGaussian(LossCurve):
 
     Attributes:
         noise_multiplier: s >= 0, std of the noise over (clipping norm * sqrt(max M_rr)): what it is for public bins.
-        bins: b >= 1.
         correlations: pairs (b', rho): b' of the bins, evenly spread, have no two with M_rq > rho max M_rr, wherever
             they start; the first one is of all bins.
-        adjacency: "zero-out", "add-remove" or "replace-one".
-        chain: a matrix that is at least M over max M_rr; None where the hull is as close (`chain_fit.chain_above`).
+        chain: a matrix that is at least M over max M_rr; None where the hull is as close (`chain_above`).
 
     >>> curve = BallsInBinsGaussian(4.269 / 20**0.5, 16, ((16, 0.0),), "zero-out")
     >>> 1.990 < curve.epsilon(1e-5) < 1.996, curve.at(0.0).epsilon(1e-5)
@@ -111,10 +113,7 @@ class BallsInBinsGaussian(LossCurve):
         return tuple(Hull(self.noise_multiplier, count, rho, self.adjacency) for count, rho in self.correlations)
 
     def tight(self, delta: float) -> bool:
-        """Whether epsilon at this delta is at most 2 % (and 1e-3) above the exact one where all M_rr are equal.
-
-        True for up to `MOST_TIGHT` uncorrelated bins; else the bounds have no stated precision.
-        """
+        """Whether epsilon at this delta is known to be at most 2 % (and 1e-3) above the exact one for equal M_rr."""
         if self.bins == 1:
             return True
         return self.bins <= MOST_TIGHT and self._hulls[0].direct and delta >= LEAST_DELTA
@@ -123,7 +122,7 @@ class BallsInBinsGaussian(LossCurve):
         """Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute."""
         least = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta) * UP
         for count, rho in self.correlations:
-            least = Hull(least, count, rho, self.adjacency).least_multiplier(epsilon, delta)
+            least = _least(Hull(least, count, rho, self.adjacency), epsilon, delta)
         if self.chain is not None:
             least = self.chain.least_multiplier(least, self.adjacency, epsilon, delta)
         return least
@@ -150,22 +149,16 @@ class BallsInBinsGaussian(LossCurve):
     # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        precision = (
-            "at most 2 % above the exact value if all bins weigh the same"
-            if self.tight(delta)
-            else "an upper bound of no stated precision"
-        )
-        return f"{precision}; the same noise with public bins has epsilon = {rounded_up(self.public_epsilon(delta), 4)}"
+        words = "an upper bound of no stated precision", "at most 2 % above the exact value if all bins weigh the same"
+        public = rounded_up(self.public_epsilon(delta), 4)
+        return f"{words[self.tight(delta)]}; the same noise with public bins has epsilon = {public}"
 
     def facts(self, delta: float) -> dict[str, Any]:
         return {"tight_for_equal_bins": self.tight(delta)}
 
 
 def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
-    """The pairs (b', rho) of `BallsInBinsGaussian` that are worth a look, from M or any matrix that is at least M.
-
-    Args: M: shape (b, b), entries >= 0, symmetric.
-    """
+    """Pairs (b', rho) of `BallsInBinsGaussian` that are worth a look, from a matrix (b, b) that is at least M."""
     bins, largest = len(M), float(M.diagonal().max())
     apart = np.array([max(M[r, (r + lag) % bins] for r in range(bins)) for lag in range(bins)]) / largest
     best: dict[int, float] = {}
@@ -196,13 +189,7 @@ LEAST_DELTA = 1e-15  # down to which atoms tell delta; below, bins count as publ
 
 @dataclasses.dataclass(frozen=True)
 class Hull:
-    """Bins of equal weight, any two of them with the same correlation.
-
-    Attributes:
-        noise_multiplier: s >= 0, std of the noise over (clipping norm * sqrt(max M_rr)).
-        bins: b >= 1; rho: correlation in [0, 1].
-        adjacency: "zero-out", "add-remove" or "replace-one".
-    """
+    """Bins of equal weight, any two with correlation rho in [0, 1]; the others as in `BallsInBinsGaussian`."""
 
     noise_multiplier: float
     bins: int
@@ -227,13 +214,6 @@ class Hull:
         if self._composes:
             bounds.append(certified_delta(self.losses(FINEST), epsilon) + SLACK)
         return min(bounds)
-
-    def least_multiplier(self, epsilon: float, delta: float) -> float:
-        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified, at most its own.
-
-        Its own multiplier must meet the target with public bins.
-        """
-        return _least(self, epsilon, delta)
 
     def losses(self, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
         """The privacy loss distribution, up to tails of this mass."""
@@ -282,12 +262,11 @@ def least_noise(adjacency: str) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _least(hull: Hull, epsilon: float, delta: float) -> float:
-    """The least multiplier; that of the hull where it needs more than that, or cannot tell."""
+    """The least multiplier, to `PRECISION`, at which the target is certified; that of the hull where none is."""
     if math.isinf(hull.epsilon(delta)):
         return hull.noise_multiplier
 
     def excess(multiplier: float, coarse: int) -> float:
-        """log of the epsilon that is certified over the target."""
         tried = dataclasses.replace(hull, noise_multiplier=multiplier)
         if tried.direct:
             return math.log(max(tried.epsilon(delta), 1e-12) / epsilon)
@@ -309,8 +288,7 @@ def _composed(
 ) -> PrivacyLossDistribution:
     parts = []
     if common:
-        shift = (2 if doubled else 1) * common
-        parts.append(gaussian_losses(shift, interval))
+        parts.append(gaussian_losses((2 if doubled else 1) * common, interval))
     if apart:
         parts.append(_allocated(apart, bins, doubled, interval, tail))
     return functools.reduce(lambda a, b: a.compose(b), parts)
@@ -320,11 +298,10 @@ def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: fl
     """Random allocation, by connecting the dots of its curves."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    whole = (2 if doubled else 1) * shift
+    factor = 2 if doubled else 1
+    whole = factor * shift
     reach = whole * whole / 2 + whole * 7.0
-    amplified = math.log1p(random_allocation.largest(shift, tail) / bins) + (
-        2 if doubled else 1
-    ) * 7 * shift / math.sqrt(bins)
+    amplified = math.log1p(random_allocation.largest(shift, tail) / bins) + factor * 7 * shift / math.sqrt(bins)
     last = math.ceil(min(reach, amplified) / interval)
     above = np.asarray(interval * np.arange(last + 1), dtype=np.float64)
     unsampled = np.array([gaussian.delta_from_mu(whole, float(e)) for e in above])
@@ -380,3 +357,144 @@ def _convex_below(x: FloatArray, y: FloatArray) -> FloatArray:
             corners.pop()
         corners.append(i)
     return np.asarray(np.interp(x, x[corners], y[corners]))
+
+
+MOST_BINS = 32
+"""Up to which a chain is sought: the search costs the fourth power of bins, the law bins times its states."""
+WORTH = 0.01
+"""Relative: by how much the mean of M is to be below that of the hull for a chain to be sought."""
+LEAST_OWN = {False: 0.01, True: 0.06}
+"""Of the largest M_rr: variance that each bin has alone, which sets the step of the chain's lattice; if states are
+carried, a law costs the square of the lattice."""
+CLOSE_ENOUGH = 0.03  # relative excess of the sum of entries up to which a chain that carries nothing is taken
+GAIN = 0.25
+"""Part of the excess that carried states must remove: their law costs some ten times as much."""
+PLAIN_LINK, END_LINK, SLIGHTLY = None, 0.02, 0.01
+"""Links to start from, without and with carried states; what is carried below the last counts as nothing."""
+FAINT_SHARE = 1e-6
+"""Weight of the shared part below which a bin has none of it: without any, a law has one state of z."""
+MARGIN = 1e-7  # what entries are to be above M, for rounding of the search
+
+
+def chain_above(M: FloatArray) -> BinChain | None:
+    """A chain that is at least M over max M_rr; None where the hull of M is as close, or for more than `MOST_BINS`.
+
+    Cost: 0.3 s for 16 bins.
+    """
+    scaled = np.maximum(M, M.T) / float(M.diagonal().max())
+    bins = len(scaled)
+    off = scaled[~np.eye(bins, dtype=bool)]
+    if not 2 <= bins <= MOST_BINS or off.max() * (bins - 1) + 1 < (1 + WORTH) * float(scaled.sum()) / bins:
+        return None
+    return _fitted(tuple(tuple(float(x) for x in row) for row in scaled))
+
+
+@functools.lru_cache(maxsize=64)
+def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
+    M = np.array(rows)
+    plain = _Search(M, carries=False)
+    best = plain.best(plain.start(PLAIN_LINK))
+    if plain.excess(best) > CLOSE_ENOUGH:
+        wider = _Search(M, carries=True)
+        starts = [wider.start(END_LINK), np.concatenate([best, np.full(len(M) - 1, SLIGHTLY)])]
+        carried = min((wider.best(start) for start in starts), key=wider.excess)  # bound
+        if wider.excess(carried) < (1 - GAIN) * plain.excess(best):
+            plain, best = wider, carried
+    chain = plain.chain(best)
+    raised = chain.times(chain.shortfall(M) * UP)
+    try:
+        return BinChain(raised.shared, raised.spread, raised.links, raised.alone, raised.carried)
+    except InvalidInput:  # a search that ended far below M; hull and strides are left
+        return None
+
+
+class _Search:
+    """Numbers (f, u, c) of a chain, with t of what is carried (f, u, c, t), and how its entries change with them."""
+
+    def __init__(self, M: FloatArray, *, carries: bool) -> None:
+        self.M, self.bins, self.carries, self.least_own = M, len(M), carries, LEAST_OWN[carries]
+        self.rows, self.columns = np.triu_indices(self.bins, 1)
+        self.off = ~np.eye(self.bins, dtype=bool)
+
+    def best(self, start: FloatArray) -> FloatArray:
+        solution = scipy.optimize.minimize(
+            self.sum, start, jac=self.slope, method="SLSQP", bounds=self.bounds(),
+            constraints={"type": "ineq", "fun": self.above, "jac": self.slopes},
+            options={"maxiter": 200, "ftol": 1e-7},
+        )  # fmt: skip
+        return np.asarray(solution.x)
+
+    def excess(self, x: FloatArray) -> float:
+        """How far the sum of all entries is above that of M, relative, once the chain is raised to be above M."""
+        chain = self.chain(x)
+        return float(chain.gram.sum() * chain.shortfall(self.M) / self.M.sum()) - 1
+
+    def start(self, link: float | None) -> FloatArray:
+        """The least entry is common; neighbours correlate as in M on average, at a given link if bins carry states."""
+        d, least = self.M.diagonal(), float(self.M[self.off].min())
+        shared = np.sqrt(max(least, 0.02) * d)
+        near = float(np.mean(np.diagonal(self.M, 1))) - least
+        if link is None:
+            far = (float(np.mean(np.diagonal(self.M, 2))) if self.bins > 2 else 0.0) - least
+            link = float(np.clip(far / near, 0.05, 0.95)) if near > 0 else 0.5
+        left = np.sqrt(np.maximum(d - shared**2, 0.01))
+        links = np.full(self.bins - 1, link)
+        if not self.carries:
+            return np.concatenate([shared, 0.9 * left, links])
+        carried = np.full(self.bins - 1, float(np.clip(near / 0.7, 0.05, 0.8)))
+        return np.concatenate([shared, 0.8 * left, links, carried])
+
+    def bounds(self) -> list[tuple[float, float]]:
+        b = self.bins
+        carried = [(0.0, 3.0)] * (b - 1) * self.carries
+        return [(0.0, 3.0)] * b + [(0.02, 3.0)] * b + [(1e-3, 0.999)] * (b - 1) + carried
+
+    def parts(self, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+        b = self.bins
+        f, u, c, t = np.split(x, [b, 2 * b, 3 * b - 1])
+        logs = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(c, 1e-6)))])
+        T = np.eye(b) + (np.diag(t, -1) if t.size else 0.0)
+        return f, u, c, T, np.outer(u, u) * np.exp(-np.abs(logs[:, None] - logs))
+
+    def entries(self, x: FloatArray) -> FloatArray:
+        f, _, _, T, K = self.parts(x)
+        return np.asarray(np.outer(f, f) + T @ K @ T.T)
+
+    def sum(self, x: FloatArray) -> float:
+        return float(self.entries(x)[self.rows, self.columns].sum())
+
+    def above(self, x: FloatArray) -> FloatArray:
+        """Entries less M, then what is left of the diagonal: >= 0."""
+        X = self.entries(x)
+        off = (X - self.M)[self.rows, self.columns] - MARGIN
+        return np.concatenate([off, self.M.diagonal() - X.diagonal() - self.least_own])
+
+    def moved(self, x: FloatArray) -> FloatArray:
+        """Derivatives of the entries by each number, shape (numbers, b, b)."""
+        f, u, c, T, K = self.parts(x)
+        unit, KT = np.eye(self.bins), K @ T.T
+        halves = [
+            unit[:, :, None] * f,
+            T.T[:, :, None] * (KT / u[:, None])[:, None, :],
+            *([unit[1:, :, None] * KT[:-1, None, :]] if self.carries else []),
+        ]
+        both = [half + half.transpose(0, 2, 1) for half in halves]
+        at, links = np.arange(self.bins), np.arange(self.bins - 1)[:, None, None]
+        low, high = np.minimum(at[:, None], at), np.maximum(at[:, None], at)
+        across = T @ (K * ((low <= links) & (links < high)) / c[:, None, None]) @ T.T
+        return np.concatenate([*both[:2], across, *both[2:]])
+
+    def slope(self, x: FloatArray) -> FloatArray:
+        return np.asarray(self.moved(x)[:, self.rows, self.columns].sum(axis=1))
+
+    def slopes(self, x: FloatArray) -> FloatArray:
+        moved, at = self.moved(x), np.arange(self.bins)
+        return np.concatenate([moved[:, self.rows, self.columns].T, -moved[:, at, at].T])
+
+    def chain(self, x: FloatArray) -> BinChain:
+        """The chain of these numbers; what is left of the diagonal is each bin's own."""
+        inside = np.clip(x, *np.array(self.bounds()).T)
+        f, u, c, T, K = self.parts(inside)
+        alone = np.maximum(self.M.diagonal() - (np.outer(f, f) + T @ K @ T.T).diagonal(), self.least_own)
+        t = np.diag(T, -1) * (np.diag(T, -1) > SLIGHTLY)
+        return BinChain(tuple(f * (f > FAINT_SHARE)), tuple(u), tuple(c), tuple(alone), tuple(t))

@@ -1,7 +1,6 @@
 """What a privacy curve is, and the search for the least noise at which it meets a target.
 
-A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth. It knows neither
-trust models nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
+A curve gives epsilon at delta of one run or of several, under one adjacency, never below the truth.
 
 The search finds the root of the excess, the logarithm of the privacy loss at a noise multiplier over the target, from
 above: a multiplier at which the excess was computed and is at most 0, so the target is never missed; where the excess
@@ -86,15 +85,12 @@ Excess = Callable[[float, int], float]
 class PrivacyCurve(abc.ABC):
     """Privacy loss at one noise multiplier: epsilon at delta and delta at epsilon, neither below the true value.
 
-    Each curve is a frozen dataclass, so it is hashable and equal to another of the same numbers.
-
     Attributes:
         adjacency: one of `gaussian.ADJACENCIES`.
         noise_multiplier: std of the noise over (sensitivity * clipping norm), under every adjacency; 0 without noise.
         bound: "exact", "upper", or "monte-carlo": upper except with a stated probability over samples.
         method: "exact", "certified" or "monte-carlo".
         mu: mu of Gaussian differential privacy; None where the curve is not Gaussian.
-        runs: number of runs that are composed.
         noise_on: where the noise is added, and what its multiplier is relative to, in words.
         retry_step: relative increase of the noise if calibration misses its target: by rounding only, by default.
     """
@@ -106,24 +102,19 @@ class PrivacyCurve(abc.ABC):
     if TYPE_CHECKING:  # fields in some curves, derived in others
 
         @property
-        def adjacency(self) -> str:
-            """See above."""
+        def adjacency(self) -> str: ...
 
         @property
-        def noise_multiplier(self) -> float:
-            """See above."""
+        def noise_multiplier(self) -> float: ...
 
         @property
-        def bound(self) -> str:
-            """See above."""
+        def bound(self) -> str: ...
 
         @property
-        def mu(self) -> float | None:
-            """See above."""
+        def mu(self) -> float | None: ...
 
         @property
-        def runs(self) -> int:
-            """See above."""
+        def runs(self) -> int: ...
 
     else:
         bound, runs = "upper", 1
@@ -144,10 +135,7 @@ class PrivacyCurve(abc.ABC):
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The largest true positive rate of an attacker at a false positive rate in (0, 1), rounded up.
-
-        It is 1 without noise. Cost: some thirty times that of `delta`.
-        """
+        """The largest true positive rate at a false positive rate in (0, 1), rounded up. Cost: 30 times `delta`."""
         rate = check.open_unit(false_positive_rate=false_positive_rate)
         return true_positive_rate(self.delta, rate)
 
@@ -159,10 +147,7 @@ class PrivacyCurve(abc.ABC):
         )
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
-        """Upper bounds on the Renyi divergences of these orders >= 1, in both directions.
-
-        By default those of the same noise with public batches, rounded up.
-        """
+        """Upper bounds on Renyi divergences of orders >= 1, in both directions; by default with public batches."""
         return np.asarray(orders) * (self.public_mu * self.public_mu / 2 * UP)
 
     def renyi_epsilon(self, delta: float) -> float:
@@ -193,7 +178,6 @@ class PrivacyCurve(abc.ABC):
         """The least noise multiplier found at which the curve meets (epsilon, delta): it never misses the target.
 
         Args: by: "tightest" of all bounds, or another accounting that the curve names.
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
         """
 
     def retried(self) -> Self:
@@ -204,23 +188,16 @@ class PrivacyCurve(abc.ABC):
 
     @abc.abstractmethod
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """Curves of the runs, as they compose: certified ones, not bounded by samples.
-
-        Raises: UnsupportedMechanism: the curve does not compose.
-        """
+        """Certified curves of the runs, as they compose. Raises: UnsupportedMechanism: the curve does not compose."""
 
     @abc.abstractmethod
     def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """The curve of all runs of both seen together, for runs with independent noise and independent batches.
-
-        Raises: UnsupportedMechanism: one of them does not compose. InvalidInput: different adjacencies.
-        """
+        """The curve of all runs of both, with independent noise and batches; raises where they do not compose."""
 
     # ---- words and files -------------------------------------------------------------------------------------
 
     @property
     def bound_in_words(self) -> str:
-        """How sure the numbers are."""
         return "exact" if self.bound == "exact" else "upper bound"
 
     def remark(self, delta: float) -> str:
@@ -240,8 +217,7 @@ def public_mu(adjacency: str, noise_multiplier: float, uses: int = 1) -> float:
     """mu of noise of this multiplier with public batches and so many uses, rounded up; inf without noise."""
     if not noise_multiplier:
         return math.inf
-    mu = gaussian.record_shift(adjacency, 1.0) * math.sqrt(uses) / noise_multiplier
-    return mu * (1 + 1e-15)
+    return gaussian.record_shift(adjacency, 1.0) * math.sqrt(uses) / noise_multiplier * (1 + 1e-15)
 
 
 def json_value(value: Any) -> Any:
@@ -258,13 +234,7 @@ def json_value(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One pass of the search.
-
-    Attributes:
-        resolution: how the excess is computed.
-        step: factor, > 1, between the multipliers that bracket the root.
-        precision: relative: how far above the root of this excess the pass may end.
-    """
+    """One pass: resolution of the excess, factor > 1 between bracketing multipliers, relative precision of the root."""
 
     resolution: int
     step: float
@@ -272,12 +242,7 @@ class Pass:
 
 
 def least_multiplier(excess: Excess, known: float, passes: Sequence[Pass]) -> float:
-    """The least multiplier at which the excess of the last pass is <= 0; `known` where none below it is found.
-
-    Args:
-        known: a multiplier that meets the target, by this excess or by another argument; the first pass starts here.
-        passes: coarse ones first; each starts where the one before ended.
-    """
+    """The least multiplier where the excess of the last pass is <= 0; `known`, which meets the target, if none."""
     near = known
     for number, each in enumerate(passes, 1):
         most = known if number == len(passes) else ROOM * known
@@ -288,10 +253,7 @@ def least_multiplier(excess: Excess, known: float, passes: Sequence[Pass]) -> fl
 
 
 def raised(number: float, misses: Callable[[float], bool], step: float = 2.0**-52) -> float:
-    """A noise that misses its target by rounding, for example, raised until it meets it.
-
-    Args: step: relative, of the first increase; each later one is twice as large.
-    """
+    """A noise that misses its target by rounding, for example, raised by steps that double until it meets it."""
     while misses(number):
         number, step = max(number * (1 + step), sys.float_info.min), 2 * step
     return number

@@ -1,7 +1,7 @@
 """Balls-in-bins with correlation that decays, or ends, along the bins: epsilon, delta and the least noise, never below.
 
 Hockey sticks of the pair of a `BinChain` M' = f f^T + T K T^T + diag(alone) >= M in every entry
-(`chain_fit.chain_above` finds one) come from atoms of the sum S of its likelihood ratios, or of S - e^epsilon S',
+(`balls_in_bins.chain_above` finds one) come from atoms of the sum S of its likelihood ratios, or of S - e^epsilon S',
 larger in convex order.
 
 The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance alone_r > 0 independent over
@@ -60,8 +60,6 @@ class BinChain:
         links: correlation of the chain at neighbours, in (0, 1), shape (b - 1,).
         alone: variance of each bin by itself, > 0, shape (b,).
         carried: what each bin but the first takes of the state before its own, >= 0, shape (b - 1,); default nothing.
-
-    Raises: InvalidInput: an entry out of range, or other shapes.
     """
 
     shared: tuple[float, ...]
@@ -144,7 +142,6 @@ class BinChain:
 
         The direction that loses more at `known` is searched, and both only if the other one loses more at its answer.
 
-        Args: known: a multiplier that another bound certifies.
         Cost: some ten laws, half of them on coarse grids: 4 s of CPU for 16 bins, 25 s if states are carried.
         """
 
@@ -234,13 +231,7 @@ BIAS = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Resolution:
-    """How fine the grids are.
-
-    Attributes:
-        lattice: step of a lattice of states over w.
-        logs: step of the grids of log L_r and of y_r, over the root of its largest variance.
-        sums: points of the grids of sums.
-    """
+    """Steps of lattices of states over w, and of the grids of logs over their largest std; points of grids of sums."""
 
     lattice: float
     logs: float
@@ -252,12 +243,7 @@ COARSE, FINE = Resolution(1.6, 0.25, 160), Resolution(1.4, 0.15, 288)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SumLaw:
-    """S, or S - e^epsilon S'.
-
-    Attributes:
-        values, mass: atoms; the mass is not one.
-        cut: what they lack, at most, of the mean of S, for "lost" of the probability.
-    """
+    """S, or S - e^epsilon S', as atoms; `cut`: what they lack, at most, of its mean, for "lost" of probability."""
 
     values: FloatArray
     mass: FloatArray
@@ -302,19 +288,15 @@ class _Walk:
         self.x, self.grid = np.zeros(1), np.zeros(1)
         self.z, law = np.zeros(1), np.ones(1)
         if self.f.any():
-            self.z = self._lattice(1.0, self.f, self._width_of_shared())
+            rest = self.T @ self.K @ self.T.T + np.diag(self.alone)
+            width = 1 / math.sqrt(1 + float(self.f @ np.linalg.solve(rest, self.f)))  # given all logs, without chain
+            self.z = self._lattice(1.0, self.f, width)
             law = np.exp(-(self.z**2) / 2) / math.sqrt(2 * math.pi) * (self.z[1] - self.z[0])
         self.mass = law[:, None]
         self.widths = self._widths()
         self.logs = np.zeros(0)
 
     # ---- states ------------------------------------------------------------------------------------------
-
-    def _width_of_shared(self) -> float:
-        """w of z: given all logs, the chain integrated out."""
-        return 1 / math.sqrt(
-            1 + float(self.f @ np.linalg.solve(self.T @ self.K @ self.T.T + np.diag(self.alone), self.f))
-        )
 
     def _widths(self) -> FloatArray:
         """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
@@ -361,18 +343,15 @@ class _Walk:
         right = np.clip(right + (-BIAS if self.lost else BIAS), 0.0, 1.0)
         offsets = np.arange(-math.ceil(REACH * std / step), math.ceil((REACH + std) * std / step) + 2)
         nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
-        half = self.gram[r, r] / 2
-        values, grid = self._values(nodes, half), self._grid(r)
+        half, grid = self.gram[r, r] / 2, self._grid(r)
+        values = np.exp(nodes - half) - (self.weight * np.exp(-nodes - half) if self.weight else 0.0)
         sums = _Sums.from_grids(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
         law, width = self._own_law(np.asarray(offsets * step, dtype=np.float64), std, half), offsets.size
         self._spread(at, right, sums, lambda k: law(values[k : k + width], first + k * step), width)
         self.grid = grid
 
     def _spread(self, at: Any, right: FloatArray, sums: _Sums, law: Callable[[int], FloatArray], width: int) -> None:
-        """Mass of cell `at` and the next one, in parts 1 - right and right, moved by laws of so many sums.
-
-        States X_{r-1} with the same z and X_r are added up before they are moved.
-        """
+        """Mass of cell `at` and the next one, in parts 1 - right and right, moved by laws of so many sums."""
         states = self.z.size * self.x.size
         state = np.arange(at.size) // (at.size // self.z.size) * self.x.size + np.arange(at.size) % self.x.size
         order = np.argsort(at, kind="stable")  # exact: cells of the grid
@@ -391,10 +370,6 @@ class _Walk:
                 moved[reached[i : i + BLOCK]] += (kernel @ mass[i : i + BLOCK].T).T
             self.cut += 0.0 if self.lost else float((mass @ excess).sum())
         self.mass = moved
-
-    def _values(self, logs: FloatArray, half: float) -> FloatArray:
-        """L of a log, or L - weight L'."""
-        return np.asarray(np.exp(logs - half) - (self.weight * np.exp(-logs - half) if self.weight else 0.0))
 
     def _own_law(self, y: FloatArray, std: float, half: float) -> Callable[[FloatArray, float], FloatArray]:
         """y_r of this std on a grid, the mean of values at log + y preserved: a function of values and of the log."""

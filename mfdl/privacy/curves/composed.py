@@ -38,10 +38,7 @@ MOST_POINTS = 2.0**21  # of the privacy losses of a run, so that a composition f
 
 @dataclasses.dataclass(frozen=True)
 class LossCurve(PrivacyCurve):
-    """A certified curve of one run that has a privacy loss distribution in both directions.
-
-    Attributes: sampling_in_words: of which batches; accountings: values of `by` in `least_multiplier`.
-    """
+    """A certified curve of one run with a privacy loss distribution; `accountings`: what `least_multiplier` takes."""
 
     sampling_in_words: ClassVar[str]
     accountings: ClassVar[tuple[str, ...]] = ("tightest",)
@@ -93,8 +90,6 @@ class LossCurve(PrivacyCurve):
 class Composed(PrivacyCurve):
     """Runs with secret sampling, drawn anew for each, and runs with public batches, all of one adjacency.
 
-    Attributes: curves: those of the runs, certified, at least one with secret sampling.
-
     >>> from mfdl.privacy.curves import BallsInBinsGaussian
     >>> run = BallsInBinsGaussian(2.0, 4, ((4, 0.2),), "zero-out")
     >>> run.epsilon(1e-5) < run.composed_with(run).epsilon(1e-5) < 2 * run.epsilon(1e-5)
@@ -139,7 +134,6 @@ class Composed(PrivacyCurve):
 
     @property
     def noise_multiplier(self) -> float:
-        """The least of the runs with secret sampling."""
         return min(curve.noise_multiplier for curve in self.secret_runs)
 
     @property
@@ -241,7 +235,6 @@ def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
 
 
 def gaussian_losses(mu: float, interval: float) -> PrivacyLossDistribution:
-    """Privacy loss distribution of mu-Gaussian DP, mu > 0."""
     from dp_accounting.pld import privacy_loss_distribution
 
     std = 1 / mu * (1 - 2.0**-50)
@@ -282,9 +275,7 @@ class Gaussian(PrivacyCurve):
 
     Attributes:
         mu: Gaussian DP parameter, >= 0; inf without a guarantee.
-        adjacency: "zero-out", "add-remove" or "replace-one".
         bound: "exact" if mu is the parameter of the mechanism, "upper" if that may be smaller.
-        runs: number of runs.
 
     >>> curve = Gaussian(1.0, "zero-out")
     >>> round(curve.epsilon(1e-6), 3), curve.composed_with(curve).mu, curve.at(4.0).mu
@@ -363,14 +354,11 @@ class Gaussian(PrivacyCurve):
         )
 
     def to_dict(self) -> dict[str, object]:
-        """mu, adjacency and bound; runs are counted by what holds the curve."""
-        fields = super().to_dict()
-        del fields["runs"]
-        return fields
+        """Without runs, which are counted by what holds the curve."""
+        return {name: value for name, value in super().to_dict().items() if name != "runs"}
 
 
 def require_same_adjacency(*curves: PrivacyCurve) -> None:
-    """Raises: InvalidInput: curves of different adjacencies."""
     if len({curve.adjacency for curve in curves}) > 1:
         raise InvalidInput(
             f"privacy curves compose only for the same adjacency, got {[curve.adjacency for curve in curves]}."

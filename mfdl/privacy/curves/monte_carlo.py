@@ -73,13 +73,7 @@ class MonteCarlo:
 
 @dataclasses.dataclass(frozen=True)
 class MonteCarloCurve(PrivacyCurve):
-    """Bounds by samples for balls-in-bins, where they are below the certified ones.
-
-    Attributes:
-        certified: the curve without samples, which knows noise, bins and adjacency.
-        gram: M over its largest diagonal entry, rows as tuples.
-        sampling: how many samples, how sure; trial: how many tries calibration made before.
-    """
+    """Bounds by samples for balls-in-bins, where below the certified ones; gram: M over its largest diagonal entry."""
 
     certified: BallsInBinsGaussian
     gram: tuple[tuple[float, ...], ...]
@@ -114,7 +108,6 @@ class MonteCarloCurve(PrivacyCurve):
         return self.certified.public_mu
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta, below the true one with probability at most the failure stated."""
         certified = self.certified.epsilon(delta)
         if not self.certified.fits or delta < LEAST_DELTA or certified > LARGEST_EPSILON:
             return certified
@@ -180,7 +173,6 @@ class MonteCarloCurve(PrivacyCurve):
 
     @property
     def _failure(self) -> float:
-        """Failure probability of one direction, in this trial."""
         return self.sampling.failure / len(self._ways) / 2 ** (self.trial + 1)
 
     def _direction(self, way: str, delta: float) -> float:
@@ -236,7 +228,6 @@ STREAMS = {"guess": 1, "search": 2, "mixture": 3, "state": 4}
 
 
 def _generator(curve: MonteCarloCurve, purpose: str) -> np.random.Generator:
-    """Independent for each purpose and trial."""
     words = curve.sampling.seed, curve.trial, STREAMS[purpose]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
@@ -284,20 +275,14 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-    """The pair of M over the variance of the noise.
-
-    Attributes: gram: the Gram of `means`, at least M in every entry; means: m_r, shape (bins, bins).
-    """
+    """The pair of M over the variance of the noise: m_r, (bins, bins), whose Gram is at least M in every entry."""
 
     gram: FloatArray
     means: FloatArray
 
     @staticmethod
     def from_gram(M: FloatArray) -> Pair:
-        """The pair of M, its diagonal raised until it is positive semidefinite.
-
-        Args: M: entries >= 0, shape (bins, bins). Raises: InvalidInput: its largest entry is out of range.
-        """
+        """The pair of M >= 0, its diagonal raised until positive semidefinite. Raises: InvalidInput: M out of range."""
         if not FAINTEST <= float(M.max()) <= STRONGEST:
             raise InvalidInput(
                 f"M over the variance of the noise must have a largest entry from {FAINTEST:g} to {STRONGEST:g}, got "
@@ -337,7 +322,6 @@ class Pair:
         return Draws(a, b, density)
 
     def mixed(self, x: FloatArray, mixture: Mixture) -> FloatArray:
-        """R at samples."""
         parts = (w * self.density(x, shift) for w, shift in zip(mixture.weights, mixture.shifts, strict=True) if w > 0)
         return np.asarray(sum(parts))
 
@@ -373,7 +357,6 @@ class Pair:
         return spread + (1 - t) / 2 * (epsilon - d + math.log((t + 1) / (t - 1))) + math.log(2 / (t + 1))
 
     def largest_value(self, direction: str, mixture: Mixture, epsilon: float) -> float:
-        """An upper bound on X."""
         each = (
             self.log_range(direction, shift, epsilon) - math.log(w)
             for w, shift in zip(mixture.weights, mixture.shifts, strict=True)
@@ -384,10 +367,7 @@ class Pair:
     # ---- mixtures ----------------------------------------------------------------------------------------
 
     def mixture(self, direction: str, epsilon: float, count: int, failure: float, rng: np.random.Generator) -> Mixture:
-        """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else.
-
-        Raises: InvalidInput: an epsilon beyond `MOST_EPSILON`.
-        """
+        """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else."""
         _require_in_range(epsilon)
         bounded = self.bounded(direction, epsilon)
         tried, size = [bounded, *self._candidates(direction, epsilon)], len(self.gram)
@@ -458,10 +438,7 @@ class Draws:
     density: FloatArray
 
     def moments(self, epsilon: float) -> tuple[float, float]:
-        """Mean of X and of its square; inf where float64 cannot tell, never nan.
-
-        Raises: InvalidInput: an epsilon beyond `MOST_EPSILON`.
-        """
+        """Mean of X and of its square; inf where float64 cannot tell, never nan."""
         _require_in_range(epsilon)
         with np.errstate(all="ignore"):
             gain = np.clip(self.a - math.exp(epsilon) * self.b, 0.0, None)

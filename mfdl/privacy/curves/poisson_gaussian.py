@@ -1,7 +1,6 @@
 """What the Poisson-sampled Gaussian loses over T steps, as (epsilon, delta): the least of three upper bounds.
 
-That one step of a decentralized algorithm is dominated by this pair
-of distributions is docs/sampling_theorem.md; the multiplier comes from `sampled_exposures`.
+That one step of a decentralized algorithm is dominated by this pair of distributions is docs/sampling_theorem.md.
 
 The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,
 where a record vanishes; against (1 - q) R + q N(-1, s^2) where it is replaced. The bounds are the privacy loss
@@ -51,7 +50,6 @@ class PoissonGaussian(LossCurve):
         noise_multiplier: s >= 0, std of the noise over the clipping norm, under every adjacency (not over twice the
             norm under replace-one: the pair of distributions has both shifts); 0 is no noise, and loses everything.
         rate: q in (0, 1); steps: T >= 1.
-        adjacency: "zero-out", "add-remove" or "replace-one".
 
     >>> curve = PoissonGaussian(1.0, rate=0.01, steps=100, adjacency="zero-out")
     >>> round(curve.epsilon(1e-5), 2), PoissonGaussian(0.0, 0.01, 100, "zero-out").epsilon(1e-5)
@@ -101,10 +99,7 @@ class PoissonGaussian(LossCurve):
         return _least(self.at(1.0), epsilon, delta, by)
 
     def dp_event(self) -> DpEvent:
-        """T Poisson-sampled Gaussian events.
-
-        Raises: UnsupportedMechanism: replace-one, for which an accountant's default relation would lose too little.
-        """
+        """T Poisson-sampled Gaussian events; none of replace-one, where default relations would lose too little."""
         import dp_accounting
 
         if self.adjacency == "replace-one":

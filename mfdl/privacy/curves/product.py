@@ -43,7 +43,6 @@ class ProductGaussian(LossCurve):
         parts: curves of the draws, each with its noise multiplier at s = 1.
         counts: how often each of them is drawn.
         public_sensitivity: of a record whose pattern is known, in the same units.
-        adjacency: "zero-out", "add-remove" or "replace-one".
 
     >>> from mfdl.privacy.curves import PoissonGaussian
     >>> step = PoissonGaussian(1.0, rate=0.05, steps=20, adjacency="zero-out")
@@ -100,7 +99,6 @@ class ProductGaussian(LossCurve):
         return min(public, certified_delta(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
 
     def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
-        """Cost: some ten times that of `epsilon`."""
         return _least(self.at(1.0), epsilon, delta)
 
     # ---- composition -----------------------------------------------------------------------------------------
@@ -111,10 +109,8 @@ class ProductGaussian(LossCurve):
 
     @property
     def slack(self) -> float:
-        common_slack = LossCurve.slack.__get__(self)
-        return float(
-            sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + common_slack
-        )
+        parts = sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True))
+        return float(parts + LossCurve.slack.__get__(self))
 
     @property
     def interval(self) -> float:
@@ -143,10 +139,8 @@ class ProductGaussian(LossCurve):
 @functools.lru_cache(maxsize=64)
 def _composed(curve: ProductGaussian, delta: float, interval: float) -> PrivacyLossDistribution:
     least = max(delta / (10 * sum(curve.counts)), LEAST_DELTA)  # what tails of all parts add up to counts
-    parts = [
-        part.losses(least, interval).self_compose(count)
-        for part, count in zip(curve._scaled, curve.counts, strict=True)
-    ]
+    pairs = zip(curve._scaled, curve.counts, strict=True)
+    parts = [part.losses(least, interval).self_compose(count) for part, count in pairs]
     if curve.common:
         shift = gaussian.record_shift(curve.adjacency, 1.0) * curve.common / curve.noise_multiplier
         parts.append(gaussian_losses(max(shift * UP, FAINTEST), interval))
@@ -156,7 +150,6 @@ def _composed(curve: ProductGaussian, delta: float, interval: float) -> PrivacyL
 @functools.lru_cache(maxsize=64)
 def _least(curve: ProductGaussian, epsilon: float, delta: float) -> float:
     def excess(multiplier: float, coarse: int) -> float:
-        """log of the epsilon that is certified over the target."""
         tried, bound = curve.at(multiplier), math.inf
         if tried.fits and delta > 2 * tried.slack:
             with np.errstate(all="ignore"):

@@ -86,9 +86,8 @@ class _Law:
         at = np.cumsum(np.cumsum(self.mass[::-1]))[::-1] * self.step  # of k one step below each point
         grid = self.values
         rising = np.concatenate([at[1:], [0.0]])
-        beyond = np.where(
-            points < grid[0], rising[0] + (grid[0] - points) * self.mass.sum(), np.interp(points, grid, rising)
-        )
+        before = rising[0] + (grid[0] - points) * self.mass.sum()
+        beyond = np.where(points < grid[0], before, np.interp(points, grid, rising))
         reach = np.maximum(grid[-1] - points, 0.0) + self.step
         off = self.error * np.sqrt(reach**3 / (3 * self.step)) * 2 + self.at_ends * reach
         return np.asarray(beyond * (1 + 8 * ROUNDING * self.mass.size) + off)
@@ -151,10 +150,7 @@ class _Law:
 
 
 def _summed(law: Number, count: int, add: Callable[[Number, Number, int], Number]) -> Number:
-    """The sum of `count` independent numbers of one law, by doubling.
-
-    Args: add: the law of a sum; its last argument is how many numbers the second is, or two equal ones together are.
-    """
+    """The sum of `count` independent numbers of one law, by doubling; `add` takes how many numbers the second is."""
     total, power, numbers = None, law, 1
     while True:
         if count & 1:
@@ -203,11 +199,8 @@ def kept_curve(shift: float, bins: int, epsilons: FloatArray, tail: float) -> Fl
     points = _points(shift, tail, MOST)
     law = _summed_laws(_single_law(shift, 0.0, tail, points), bins, tail, points)
     grown = np.exp(epsilons)
-    deltas = (
-        np.stack([law.beyond(bins * grown) + law.above, grown * (law.mirrored().beyond(-bins / grown) + law.below)])
-        / bins
-    )
-    return np.clip(deltas, np.maximum(0.0, -np.expm1(epsilons)), 1.0)
+    forward, backward = law.beyond(bins * grown) + law.above, grown * (law.mirrored().beyond(-bins / grown) + law.below)
+    return np.clip(np.stack([forward, backward]) / bins, np.maximum(0.0, -np.expm1(epsilons)), 1.0)
 
 
 def replaced_curve(shift: float, bins: int, epsilons: FloatArray, tail: float, most: int = MOST // 8) -> FloatArray:

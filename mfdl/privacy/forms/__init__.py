@@ -1,16 +1,14 @@
 """The Gram matrix X_u of what a view reveals about one node, by the cheapest form that covers the view.
 
-X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of
-sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
+X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of sum X_u[s, t] <g_s, g_t>. The
+forms, all giving the same X:
 
-- all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
-  (`separable`);
-- one combination of the messages, where it is a recursion of its own (`known_states`);
-- states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
-- modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
-  `range_and_null_space`);
-- every matrix of one rank near the given one, where a bare view asks for it (`dense_form`);
-- dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
+- all messages seen: the gossip is an injective left factor of A and B and drops out (`separable`);
+- one combination of the messages, and states known up to the nodes' own gradients (`known_states`);
+- part of the messages, node-local noise: modes, null-space form and range form (`hidden_modes`,
+`range_and_null_space`);
+- everything else, rational arithmetic where float64 cannot tell its ranks, and every matrix of one rank near the given
+one, where a bare view asks for it (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
 Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is
@@ -22,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from ...errors import UnsupportedMechanism
 from ...matrices import once
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
+from ..owners import victim_nodes
 from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import DenseForm, Fractions, Nearby
 from .hidden_modes import HiddenModes
@@ -74,17 +74,8 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
     """
-    grams_by_victim: dict[int, ViewGram] = {}
-    undecided = list(dict.fromkeys(victims))
-    answered = False
-    with blas_threads(view.num_rows):
-        for form in _forms(view, undecided):
-            grams_by_victim |= _grams_of_form(view, form, undecided)
-            undecided = [u for u in undecided if u not in grams_by_victim]
-            answered = answered or form.of_any_view
-            if not undecided:
-                break
-    if undecided and not answered:
+    grams_by_victim, answered = _by_forms(view, victims, _grams_of_form)
+    if len(grams_by_victim) < len(set(victims)) and not answered:
         rows, columns = view.noise.shape
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
@@ -95,15 +86,23 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
 def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
     """X_S of the owners S of one record, by the first form that has it; without groups that none has."""
-    grams: dict[Group, ViewGram | Blocks] = {}
-    undecided = list(dict.fromkeys(groups))
+    return _by_forms(view, groups, _joint_of_form)[0]
+
+
+def _by_forms(
+    view: View, victims: Sequence[Any], answers: Callable[[View, ViewForm, Sequence[Any]], dict[Any, Any]]
+) -> tuple[dict[Any, Any], bool]:
+    """(answers of the first form that has one for each victim, whether a form of any view was asked)."""
+    grams: dict[Any, Any] = {}
+    undecided, of_any_view = list(dict.fromkeys(victims)), False
     with blas_threads(view.num_rows):
-        for form in _forms(view, [u for group in undecided for u in group]) if undecided else ():
-            grams |= _joint_of_form(view, form, undecided)
-            undecided = [group for group in undecided if group not in grams]
+        for form in _forms(view, [u for victim in undecided for u in victim_nodes(victim)]) if undecided else ():
+            grams |= answers(view, form, undecided)
+            undecided = [victim for victim in undecided if victim not in grams]
+            of_any_view = of_any_view or form.of_any_view
             if not undecided:
                 break
-    return grams
+    return grams, of_any_view
 
 
 def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
@@ -174,9 +173,8 @@ def _streamed(view: View, form: ViewForm) -> Callable[[ViewGram], ViewGram]:
 def _with_known_gradients(
     view: View, victims: Sequence[int], grams: Mapping[int, ViewGram], last: str
 ) -> list[ViewGram]:
-    """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
-
-    Args: last: the form that was tried last.
+    """Grams with a leak at every step whose gradient of the victim is known; undecided ones (of the `last` form) leak
+    everywhere.
     """
     unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=last, upper=True)
     complete = [grams.get(u) or unknown for u in victims]

@@ -1,10 +1,8 @@
 """What a form of X_u is, and what it answers: Grams with bounds on their rounding errors.
 
-Laws of every form, held in one suite (`tests/privacy/test_forms.py`): the true X lies within `errors` and `inflation`;
-leaks are the exact ones, or the Gram is marked an upper bound; one who sees and knows more never learns less. That no
-number depends on the unit of the noise is held for whole losses (`tests/privacy/test_scale_of_noise.py`).
+Laws of every form (`tests/privacy/test_forms.py`): the true X lies within `errors` and `inflation`; leaks are the exact
+ones, or the Gram is marked an upper bound; one who sees and knows more never learns less.
 
-Forms and proofs rest on facts of an algorithm's maps, each decided on the maps and never by name.
 A linear algorithm is given in float64, so a relation such as "the weights of the messages cancel" holds up to rounding
 at best. A remainder at that level is taken for zero, which is safe only where a true remainder cannot be as small.
 """
@@ -46,10 +44,7 @@ REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structured:
-    """X = weight C^T C of an encoder with structure, never written out unless asked.
-
-    Attributes: encoder: C; weight: >= 0; error: how far the weight may be off.
-    """
+    """X = weight C^T C of an encoder with structure, `weight` within `error`, never written out unless asked."""
 
     encoder: Encoder
     weight: float = 1.0
@@ -61,15 +56,14 @@ class ViewGram:
     """X of one victim with bounds on how far the float64 array can be from the truth.
 
     Attributes:
-        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step), or just
-            T zeros where it is `structured`.
+        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step), or just T
+            zeros where it is `structured`.
         errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
-            matrices within `errors` of `values`, entrywise. The shape of `values`.
+            matrices within `errors` of `values`, entrywise.
         inflation: >= 1; infinite: nothing proves a finite loss.
-        leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
-            takes part there. Not given: none, or all as an upper bound where `inflation` is infinite.
-        why: what leaks, in words; empty if nothing does.
-        form: which form computed it.
+        leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that takes
+            part there. Not given: none, or all as an upper bound where `inflation` is infinite.
+        why: what leaks, in words; form: which form computed it.
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
         upper: X is only known to be at most `matrix` (the Gram of a view that sees more, or with faint noise left out).
         structured: X by the encoder that it is made of.
@@ -111,7 +105,6 @@ class ViewGram:
         return dataclasses.replace(self, values=self.values * a, errors=off, structured=structured)
 
     def mapped(self, owners: Group, change: GramChange) -> ViewGram:
-        """X_S of these owners, changed."""
         return change(owners, self)
 
     @property
@@ -120,7 +113,7 @@ class ViewGram:
 
     @property
     def matrix(self) -> FloatArray:
-        """X, shape (T, T). Raises: UnsupportedMechanism: of an encoder with structure over too many steps."""
+        """X, shape (T, T)."""
         if self.structured is not None:
             C = np.asarray(written_out(self.structured.encoder).array)
             return np.asarray(self.structured.weight * (C.T @ C))
@@ -144,7 +137,6 @@ class Blocks:
     parts: tuple[ViewGram, ...]
 
     def mapped(self, owners: Group, change: GramChange) -> Blocks:
-        """Each part changed."""
         return Blocks(tuple(change((u,), gram) for u, gram in zip(owners, self.parts, strict=True)))
 
 
@@ -164,21 +156,19 @@ class ViewForm(abc.ABC):
 
     @classmethod
     def from_algorithm(cls, view: AlgorithmView) -> Self | None:
-        """The form of the view of an algorithm, or None where it does not cover it."""
         return None
 
-    @abc.abstractmethod
     def cost(self, victims: Sequence[int]) -> float:
-        """About how many multiplications `grams` takes."""
+        """About how many multiplications `grams` takes, of a form by structure."""
+        return 0.0
 
     @abc.abstractmethod
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         """X_u of each victim, None where float64 leaves it undecided; equal Grams are one object."""
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        """X_S = A_S^T (B B^T)^+ A_S of the owners S of one record; None where it is undecided, or has no rule here.
-
-        Rows and columns are owner after owner, each in time order.
+        """X_S = A_S^T (B B^T)^+ A_S of the owners S of one record, owner after owner, each in time order; None:
+        undecided, or no rule.
         """
         return [None] * len(groups)
 
@@ -197,7 +187,6 @@ _facts: WeakKeyDictionary[LinearAlgorithm, dict[tuple[str, str], Any]] = WeakKey
 
 
 def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView], Fact]) -> Fact:
-    """A fact of an algorithm under masks, computed once."""
     of_algorithm = _facts.setdefault(view.algorithm, {})
     key = (name, view.knowledge.digest())
     if key not in of_algorithm:
@@ -211,7 +200,7 @@ def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView]
 def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -> bool:
     """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
 
-    Forms for hidden messages assume it. With `node_dropout` entries of Q may be zero: those of offline nodes.
+    With `node_dropout` entries of Q may be zero: those of offline nodes.
     """
     eye = sp.eye_array(algorithm.num_nodes, format="csr")
 
@@ -255,7 +244,7 @@ def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
 
 
 def smallest_weight(algorithm: LinearAlgorithm) -> float:
-    """The smallest weight, in magnitude and other than zero, with which a message enters a state; inf if none does."""
+    """The smallest weight other than zero, in magnitude, with which a message enters a state; inf if none does."""
     smallest = np.inf
     for kind in algorithm.kinds:
         if kind.state_from_message is not None:

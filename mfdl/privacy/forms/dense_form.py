@@ -1,17 +1,13 @@
 """X_u from the explicit matrices A and B: the form that covers every view, at dense cost.
 
-Ranks decide what leaks, so they are exact where the view is small enough (`exact_arithmetic`); where float64
-cannot tell, a victim is undecided. Where every injected sum is seen, the view is that of the sums: A = I and B = N
-without its known columns.
+Ranks decide what leaks, so they are exact where the view is small enough (`exact_arithmetic`); where float64 cannot
+tell, a victim is undecided. Where every injected sum is seen, the view is that of the sums: A = I and B = N without its
+known columns.
 
-A small view given entry by entry is computed in rational arithmetic, which decides what float64 leaves undecided.
-Let R be rows of B that are a basis of its row space. Where a column of A lies in the range of B, every other row of
-[A B] is, in that column, the same combination of those rows as in B, and shows nothing more. So with B_R of full row
-rank
-
-    X_u = A_u^T (B B^T)^+ A_u = A_R^T (B_R B_R^T)^-1 A_R,
-
-which rational numbers give without rounding, whatever the sizes of the entries.
+A small view given entry by entry is computed in rational arithmetic, which decides what float64 leaves undecided. Let R
+be rows of B that are a basis of its row space. Where a column of A lies in the range of B, every other row of [A B] is,
+in that column, the same combination of those rows as in B, and shows nothing more. So with B_R of full row rank X_u =
+A_R^T (B_R B_R^T)^-1 A_R.
 
 Nearby: X_u of every matrix near a given one that has its numerical rank, for views of rounded products. Rows that
 depend on each other, rounded, are independent, and what they then show is rounding. Let M = [a A_u B] with rows divided
@@ -33,7 +29,7 @@ row space alone. g^T X' g is the least |z|^2 with Q_B z = Q_A g. With y = P_B^+ 
 with I' a projection: at most (1 + b) |y| + b |g|. The other way alike, with |P_B^+| = 1 / s.  []
 
 Squares: (p + q)^2 <= (1 + b) p^2 + (1 + 1 / b) q^2. Where d is not below s / 2, noise may vanish in a combination that
-shows a gradient, and nothing finite is claimed. Columns of other nodes are left out of M: they are not the victim's.
+shows a gradient, and nothing finite is claimed. Columns of other nodes are left out of M.
 """
 
 from __future__ import annotations
@@ -72,8 +68,7 @@ class GroupForm(ViewForm):
     """A form to which a victim is a group of one."""
 
     @abc.abstractmethod
-    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
-        """X_S of each group."""
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]: ...
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         return self._group_grams([(u,) for u in victims])
@@ -94,8 +89,8 @@ class DenseForm(GroupForm):
     def from_view(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
             return cls.from_injections(view.algorithm, view.knowledge)
-        form = cls(view, given=view.entries_given)
-        return form if form.work <= MAX_DENSE_WORK else None
+        rows, columns = view.noise.shape
+        return cls(view, given=view.entries_given) if float(rows) ** 2 * columns <= MAX_DENSE_WORK else None
 
     @classmethod
     def from_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
@@ -104,19 +99,6 @@ class DenseForm(GroupForm):
             return None
         N = algorithm.noise.matmat(np.eye(columns)) * ~knowledge.known_noise.ravel()
         return cls(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), given=False)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether rational arithmetic decides what is left undecided here."""
-        return self.given and Fractions.from_view(self.view) is not None
-
-    @property
-    def work(self) -> float:
-        rows, columns = self.view.noise.shape
-        return float(rows) ** 2 * columns
-
-    def cost(self, victims: Sequence[int]) -> float:
-        return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         victims = list(dict.fromkeys(u for group in groups for u in group))
@@ -127,11 +109,12 @@ class DenseForm(GroupForm):
         in_float64 = white.leaks
         white = self._with_exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
+        decided_next = self.given and Fractions.from_view(view) is not None
         out: list[ViewGram | None] = []
         for group in groups:
             columns = group_columns(group, victims, view.axis.num_steps)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
-            if doubt.any() and (self.is_small or not leaks.any()):
+            if doubt.any() and (decided_next or not leaks.any()):
                 out.append(None)
                 continue
             upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
@@ -172,8 +155,8 @@ class DenseForm(GroupForm):
         """Whether rows that combine without noise, as float64 has it, may show something that is lost in their sums.
 
         Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular
-        values without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same. Of an
-        operator nothing is known but products that round: what they leave of a redundant combination may be a leak.
+        values without a gap. A faint share in a row of others shows it all the same. Of an operator nothing is known
+        but products that round: what they leave of a redundant combination may be a leak.
         """
         if rank >= np.count_nonzero(B.any(axis=1)):
             return False
@@ -222,10 +205,10 @@ def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
 def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, bool]:
     """(B, whether some row of it may hold nothing but rounding, entries of B being off by as much as `rounding`).
 
-    Noise that cancels, as Zip-DL's does in the average, leaves a row of rounding. What it is then cannot be told: no
-    noise at all, or a faint combination of it that is seen. So the row is taken for noiseless where it shows a
-    gradient, which is a leak, and everything else is undecided. Rows are judged by their own products: entries that
-    were given small are what they are.
+    Noise that cancels, as Zip-DL's does in the average, leaves a row of rounding. It may be no noise at all, or a faint
+    combination that is seen. So the row is taken for noiseless where it shows a gradient, which is a leak, and
+    everything else is undecided. Rows are judged by their own products: entries that were given small are what they
+    are.
     """
     norms = np.linalg.norm(B, axis=1)
     doubtful = (norms > 0) & (norms <= 2 * np.linalg.norm(rounding, axis=1))
@@ -249,25 +232,14 @@ def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray
 
 
 class Fractions(GroupForm):
-    """Views whose entries are given, of few rows and columns."""
-
     def __init__(self, view: View) -> None:
         self.view = view
 
     @classmethod
     def from_view(cls, view: View) -> Self | None:
-        if not view.entries_given:
-            return None
         rows, columns = view.noise.shape
-        return (
-            cls(view)
-            if rows <= MAX_RATIONAL_ROWS and rows * (columns + view.axis.size) <= MAX_RATIONAL_ENTRIES
-            else None
-        )
-
-    def cost(self, victims: Sequence[int]) -> float:
-        rows, columns = self.view.noise.shape
-        return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
+        few = rows <= MAX_RATIONAL_ROWS and rows * (columns + view.axis.size) <= MAX_RATIONAL_ENTRIES
+        return cls(view) if few and view.entries_given else None
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
@@ -285,7 +257,7 @@ class Fractions(GroupForm):
 
 
 def gram_of_rows(signal: NDArray[Any], noise: NDArray[Any]) -> flint.fmpq_mat:
-    """signal^T (noise noise^T)^-1 signal of numbers as they are, for noise of full row rank."""
+    """signal^T (noise noise^T)^-1 signal, for noise of full row rank."""
     S, N = rational(signal), rational(noise)
     if not len(noise):
         return flint.fmpq_mat(signal.shape[1], signal.shape[1])
@@ -316,10 +288,6 @@ class Nearby(GroupForm):
     def from_view(cls, view: View) -> Self | None:
         return cls(view) if view.rank == "numerical" else None
 
-    def cost(self, victims: Sequence[int]) -> float:
-        rows, columns = self.view.noise.shape
-        return float(rows) ** 2 * (columns + self.view.axis.num_steps) * len(victims)
-
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         return [self._gram(group) for group in groups]
 
@@ -342,10 +310,7 @@ class Nearby(GroupForm):
 
 
 def may_be_rounded(matrix: NDArray[Any], tolerance: float) -> bool:
-    """Whether rows depend on each other up to a tolerance, of entries that are floats of many bits.
-
-    Integers and other floats of few bits are rarely rounded, and Fractions never.
-    """
+    """Whether rows of floats of many bits depend on each other up to a tolerance; others are rarely rounded."""
     if matrix.dtype == object or has_few_bits(matrix) or float(len(matrix)) * matrix.size > MAX_DENSE_WORK:
         return False
     return row_space(matrix, tolerance)[0] < int(np.count_nonzero(matrix.any(axis=1)))

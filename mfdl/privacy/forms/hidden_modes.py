@@ -1,15 +1,12 @@
 """View Gram by the modes of what is hidden: one gossip round, one symmetric W and step size, noise alike at all ages.
 
 In the null-space form (`range_and_null_space`) N^T N is block tridiagonal in time. Here its blocks are the same at
-every step,
-
-    B = P^2 + W_h^T P^2 W_h on the diagonal,      C = -P^2 W_hh beside it,      P = diag(m_v),
-
-but for the last one, which lacks W_h^T P^2 W_h (W_h: rows of nodes whose noise is unknown, columns of hidden ones). B
-is positive definite, so where C is symmetric one congruence diagonalises both: V^T B V = I, V^T C V = diag(theta). In
-the coordinates V the modes are tridiagonal Toeplitz systems of size T, whose inverses are known in closed form, and the
-last block is a correction of rank h. So X_u of v victims takes h^3 + v T h (h + T) multiplications, where the
-null-space form takes v T h (2 T h + T^2).
+every step, B = P^2 + W_h^T P^2 W_h on the diagonal, C = -P^2 W_hh beside it, P = diag(m_v), but for the last one, which
+lacks W_h^T P^2 W_h (W_h: rows of nodes whose noise is unknown, columns of hidden ones). B is positive definite, so
+where C is symmetric one congruence diagonalises both: V^T B V = I, V^T C V = diag(theta). In the coordinates V the
+modes are tridiagonal Toeplitz systems of size T, whose inverses are known in closed form, and the last block is a
+correction of rank h. So X_u of v victims takes h^3 + v T h (h + T) multiplications, where the null-space form takes v T
+h (2 T h + T^2).
 
 Rounding: with the residuals E = V^T B V - I and F = V^T C V - diag(theta) as they are found, N^T N differs from what is
 inverted, K, by at most d = ||E|| + 2 ||F||, so entry (s, t) of X_u by d ||K^-1 n_s|| ||K^-1 n_t|| / (1 - d ||K^-1||)
@@ -17,9 +14,7 @@ with n_s the columns of N_u^T; these norms are bounded mode by mode, neighbourin
 
 Released models fix combinations of the hidden messages besides (`ReleasedModes`). An encoder C that is Toeplitz, the
 same for all nodes, commutes with the shift in time, so C y are the messages of the same rounds with noise fresh in each
-step and gradients C g: with X' their Gram for the models of weights C^-T a,
-
-    X_u = C^T X'_u C.
+step and gradients C g: with X' their Gram for the models of weights C^-T a, X_u = C^T X'_u C.
 
 Of the hidden messages y, a released combination is F y with F = a^T (x) R: a_t weighs the models after step t, R (e, h)
 is K W on the hidden nodes, of full row rank. What is free is the kernel of F, so with M = N^T N and without it X'_u,
@@ -56,8 +51,6 @@ MAX_OFF, MAX_ROUNDING = 1e-9, 1e-6  # ||G||, and of X <= I, above which the othe
 
 
 class HiddenModes(PartForm):
-    """The form for views, one symmetric W and step size."""
-
     @classmethod
     def from_algorithm(cls, view: AlgorithmView) -> Self | None:
         part = PartlySeen.from_view(view)
@@ -96,14 +89,13 @@ class HiddenModesForm:
     """The modes, then X_u of any unknown node.
 
     Attributes:
-        num_steps: T; direct, carried: m_u times rows of V and of W_h V, shape (n, h): how a node's injection of step t
-            meets the hidden messages of steps t and t - 1.
+        direct, carried: m_u times rows of V and of W_h V, shape (n, h): how a node's injection of step t meets the
+            hidden messages of steps t and t - 1.
         signs, decay: of each mode, shape (h,): the inverse at (s, t) is signs^(t-s) exp(-decay (t - s)) times what the
             two ends make of it.
         root: of 1 - 4 theta^2, shape (h,).
         corner: Q, shape (h, h): the correction is minus the Gram of Q^T times the inverse's last columns.
         off: d / (1 - d ||K^-1||), see the module head; rounding: of the sums besides, for X <= I.
-        released: of the models, or None.
     """
 
     num_steps: int
@@ -178,7 +170,6 @@ class HiddenModesForm:
         return np.asarray(powers[:, : self.num_steps - s] * after[:, s:] * before[:, s, None])
 
     def solve(self, right: FloatArray, *, signed: bool = True) -> FloatArray:
-        """The inverse of every mode, or that of its absolute values, times one vector over time, shape (h, T)."""
         solution = np.zeros((self.decay.size, self.num_steps))
         for s in range(self.num_steps):
             inverse = self.inverse_rows(s) if signed else np.abs(self.inverse_rows(s))
@@ -255,7 +246,7 @@ def _met(direct: FloatArray, carried: FloatArray, responses: FloatArray) -> Floa
 
 
 def _residual(rows: FloatArray, diagonal: FloatArray, C: FloatArray, theta: FloatArray, V: FloatArray) -> float:
-    """Norm of what N^T N in the coordinates V differs by from the modes that are inverted, at most.
+    """Bound on the norm of what N^T N in the coordinates V differs by from the modes that are inverted.
 
     In long double, since V is as good as float64 allows; its entries, theta and the inverses round besides.
     """
@@ -291,9 +282,7 @@ class ReleasedModes:
     ) -> Self | None:
         """None where a released combination is too faint for float64.
 
-        Args:
-            V: the modes, columns; solve, corner: see `HiddenModesForm`.
-            meets: how much a node's injection meets each mode, shape (n, h).
+        Args: meets: how much a node's injection meets each mode, shape (n, h).
         """
         weights, doubt = _weights(part)
         rows, off = part.released_rows()

@@ -1,17 +1,14 @@
 """X_u of views in which states are known up to earlier gradients: of each node, or of one combination of all.
 
-Statement and proof for each node are in `node_recursions`.
-X_u = sum_t M_t^T Sigma_t^+ M_t is a polynomial in five numbers a round, so its rounding errors are bounded by the same
-polynomial. Nothing larger than one round is ever formed besides X_u.
+For each node (`node_recursions`), X_u = sum_t M_t^T Sigma_t^+ M_t is a polynomial in five numbers a round, so its
+rounding errors are bounded by the same polynomial. Nothing larger than one round is ever formed besides X_u.
 
-The attacker sees one combination c^T m of each round's messages, in algorithms that average by that very c.
-If every row of every K_t (next state <- messages) is an exact multiple of c^T, a state is a multiple of what was seen
-of the round before. So the combinations seen determine, one by one and injectively, the numbers c^T Q_t (g_t + e_t);
-every model, released ones included, is a function of them; and with noise fresh in every step X_u is diagonal, entry
-t = (c^T Q_t)_u^2 / (variance of c^T Q_t e_t that the attacker does not know). A server that averages everybody is the
-case in point.
-
-"Exact" is meant: proportionality is decided on the floats as rational numbers, never within a tolerance.
+Or the attacker sees one combination c^T m of each round's messages, in algorithms that average by that very c. If every
+row of every K_t (next state <- messages) is an exact multiple of c^T, a state is a multiple of what was seen of the
+round before. So the combinations seen determine, one by one and injectively, the numbers c^T Q_t (g_t + e_t); every
+model, released ones included, is a function of them; and with noise fresh in every step X_u is diagonal, entry t = (c^T
+Q_t)_u^2 / (variance of c^T Q_t e_t that the attacker does not know). Proportionality is decided on the floats as
+rational numbers, never within a tolerance.
 """
 
 from __future__ import annotations
@@ -106,8 +103,6 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
 
     None: noise at rounding level was neglected at a node whose messages lack any other (then nothing bounds it), or the
     noise of messages is a rounded product whose rows depend on each other or nearly so.
-    Guarantees: the true X is at most inflation times (values + errors), see `ViewGram`; a victim whose gradient shows
-        without noise has a leak at that step.
     Cost: O(T^2) per victim with numbers of its own, O(T n) and one singular value decomposition per block besides.
     """
     of_kind = [seen for kind in states.kinds if (seen := _shown_by(kind)) is not None]
@@ -159,7 +154,7 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
 
 
 def _shown_by(kind: RoundKind) -> _Seen | None:
-    """The information in a round; None where rounding of the noise itself may have hidden what rows have in common."""
+    """None where rounding of the noise itself may have hidden what rows have in common."""
     n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
     for rows, columns in kind.blocks:
@@ -294,7 +289,6 @@ class Combination(ViewForm):
         return [ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form=form) for u in victims]
 
     def _round_entries(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
-        """(entries of all nodes, bounds on their rounding errors, the variance is zero)."""
         c, F = self.combination, self.mixing * ~known
         assert kind.message_from_gradient is not None
         assert kind.message_from_noise is not None
@@ -311,7 +305,6 @@ class Combination(ViewForm):
 
 
 def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) -> bool:
-    """Whether every state after a round is an exact multiple of the single combination c^T m seen of that round."""
     c = np.asarray(combination.toarray())
     if len(c) != 1 or not algorithm.sent.any(axis=1).all() or not combined(algorithm).all():
         return False

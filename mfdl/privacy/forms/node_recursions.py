@@ -112,9 +112,8 @@ def recursions(view: AlgorithmView) -> Recursions | None:
     None also for released models, a state that is not the model, several rounds per step, noise that is not fresh in
     every step, state that bypasses the messages, and weights below SMALLEST_WEIGHT.
 
-    Guarantees: not None only if the claim of the module head holds, but for noise r at rounding level, stated.
-    Cost: one least-squares problem for each block of noise that hangs together, in each distinct round; once for each
-        algorithm and masks.
+    Guarantees: not None only if the claim of the module head holds, but for noise r at rounding level.
+    Cost: one least-squares problem for each block of noise that hangs together, in each distinct round.
     """
     if view.knowledge.combination is not None or not view.unreleased:
         return None
@@ -161,7 +160,6 @@ def _is_covered(algorithm: LinearAlgorithm) -> bool:
 
 
 def _per_unit(matrix: sp.csr_array | None, shape: tuple[int, int]) -> tuple[sp.csr_array, FloatArray]:
-    """Columns divided by their largest entry, and that entry (1 for a column of zeros)."""
     if matrix is None:
         return sp.csr_array(shape), np.ones(shape[1])
     largest = np.zeros(shape[1])
@@ -229,8 +227,7 @@ def _round_kind(
 def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
     """Entrywise bounds on the rounding of left @ right; without entries where every product and sum is exact.
 
-    Exact are sums of entries times powers of two, one a row, and what exact fractions show, for products of moderate
-    size.
+    Exact are sums of entries times powers of two, one a row, and what exact fractions show.
     """
     terms = np.diff(left.indptr)
     smallest = np.abs(left.data).min(initial=1.0) * np.abs(right.data[right.data != 0]).min(initial=1.0)
@@ -244,7 +241,6 @@ def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
 
 
 def _is_exact_product(left: sp.csr_array, right: sp.csr_array) -> bool:
-    """Whether left @ right in float64 is the product of the floats as fractions."""
     product, exact = sp.csr_array(left @ right), [dict[int, Fraction]() for _ in range(left.shape[0])]
     computed = {
         (int(i), int(j)): float(value)
@@ -275,7 +271,7 @@ def _blocks(noise: sp.csr_array) -> list[tuple[Index, Index]]:
 def _combinations(wanted: sp.csr_array, noise: sp.csr_array, blocks: list[tuple[Index, Index]]) -> sp.csr_array:
     """Y with Y noise = wanted where there is one, of least norm; entries at rounding level are left out.
 
-    Any Y may be used, so this is no matter of accuracy: what Y does not explain is in the remainder.
+    Any Y may be used: what it does not explain is in the remainder.
     """
     entries, where = [np.zeros(0)], [np.zeros((2, 0), dtype=np.intp)]
     by_column = sp.csc_array(wanted)

@@ -2,7 +2,7 @@
 
 Connected parts of the pattern of F share no noise, so each stands for itself: a row alone is one over its variance,
 parts of up to DENSE_ROWS rows are whitened, and larger ones are enclosed where every node has noise of its own
-(`enclosed`). No array has more than DENSE_ROWS rows.
+(`enclosed`).
 
 F F^T = D + R R^T, D > 0 the variance of the columns that one row alone has. Scaled by D it is S = I + P with spectrum
 in [1, b]. For every vector x and r = e_u - S x,
@@ -10,9 +10,9 @@ in [1, b]. For every vector x and r = e_u - S x,
     e_u^T S^-1 e_u = 2 x_u - x^T S x + r^T S^-1 r,    |r|^2 / b <= r^T S^-1 r <= |r|^2,
 
 so any x is a certificate, and x = sum_j c_j T_j(S') e_u, with Chebyshev polynomials of S moved to [-1, 1], needs of the
-graph what lies within k edges of u: all products of the T_j are moments e_u^T T_i(S') e_u, i <= 2 k, which take
-|T_j e_u|^2 and <T_j e_u, T_j+1 e_u>. The best c is a Gauss-Radau rule (Golub and Meurant, 1994); what rounding makes
-of it is another c.
+graph what lies within k edges of u: all products of the T_j are moments e_u^T T_i(S') e_u, i <= 2 k, which take |T_j
+e_u|^2 and <T_j e_u, T_j+1 e_u>. The best c is a Gauss-Radau rule (Golub and Meurant, 1994); what rounding makes of it
+is another c.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...check import FloatArray
 from ...floats import UNIT
-from .whitening import WhitenedColumns, whiten
+from .whitening import whiten
 
 DENSE_ROWS = 2000  # rows up to which a part is decomposed: a minute
 MEETING = 1e-6
@@ -44,9 +44,9 @@ EXTREME = 2.0**300  # squares and products of such numbers stay far inside float
 class NodeNoise:
     """The noise that is left of each victim's, arrays (victims,).
 
-    Attributes: inverse: [(F F^T)^+]_uu; errors: how far it may be off; open: the victim's gradient shows without noise,
-        or that cannot be told; upper: only known to be at most this; undecided: nothing at all is told; tolerance: as
-        `whitening` says.
+    Attributes: inverse: [(F F^T)^+]_uu, within `errors`; open: the victim's gradient shows without noise, or that
+        cannot be told; upper: only known to be at most this; undecided: nothing is told; tolerance: as `whitening`
+        says.
     """
 
     inverse: FloatArray
@@ -92,46 +92,20 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
     return dataclasses.replace(bounds, tolerance=tolerance)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class JointNodeNoise:
-    """The same for nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
-
-    inverse: FloatArray
-    errors: FloatArray
-    open: NDArray[np.bool_]
-    upper: NDArray[np.bool_]
-    tolerance: float
-
-
-def joint_node_noise(factor: sp.csr_array, known: NDArray[np.bool_], nodes: Sequence[int]) -> JointNodeNoise | None:
-    """[(F F^T)^+] of some rows and columns, where an attacker knows some columns of F; None of over DENSE_ROWS rows."""
+def joint_node_noise(factor: sp.csr_array, known: NDArray[np.bool_], nodes: Sequence[int]) -> NodeNoise | None:
+    """The same for nodes together, `inverse` and `errors` (nodes, nodes); None of over DENSE_ROWS rows."""
     if factor.shape[0] > DENSE_ROWS:
         return None
     F = sp.csr_array(factor @ sp.diags_array((~known).astype(np.float64)))
-    white = _white(F, np.asarray(nodes, dtype=np.intp))
-    return JointNodeNoise(
-        white.whitened.T @ white.whitened,
-        white.gram_error(),
-        white.leaks | white.undecided,
-        white.undecided | (white.leaks & white.assumed),
-        white.tolerance,
-    )
+    return _whitened(F, np.asarray(nodes, dtype=np.intp), joint=True)
 
 
-def _white(F: sp.csr_array, nodes: NDArray[np.intp]) -> WhitenedColumns:
-    return whiten(np.eye(F.shape[0])[:, nodes], F.toarray(), given_noise=True)
-
-
-def _whitened(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:
-    white = _white(F, victims)
-    return NodeNoise(
-        (white.whitened**2).sum(axis=0),
-        np.diagonal(white.gram_error()).copy(),
-        white.leaks | white.undecided,
-        white.undecided | (white.leaks & white.assumed),
-        np.zeros(victims.size, dtype=bool),
-        white.tolerance,
-    )
+def _whitened(F: sp.csr_array, nodes: NDArray[np.intp], *, joint: bool = False) -> NodeNoise:
+    white = whiten(np.eye(F.shape[0])[:, nodes], F.toarray(), given_noise=True)
+    Y, errors = white.whitened, white.gram_error()
+    inverse, errors = (Y.T @ Y, errors) if joint else ((Y**2).sum(axis=0), np.diagonal(errors).copy())
+    open_, upper = white.leaks | white.undecided, white.undecided | (white.leaks & white.assumed)
+    return NodeNoise(inverse, errors, open_, upper, np.zeros(nodes.size, dtype=bool), white.tolerance)
 
 
 def enclosed(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:

@@ -1,7 +1,6 @@
 """Views of part of the messages of plain gossip with node-local noise: what the forms for them have in common.
 
-One gossip round a step, and the same noise known throughout. Messages of nodes whose noise is known must add nothing:
-they know their gradient and all they average.
+One gossip round a step, and the same noise known throughout. Messages of nodes whose noise is known must add nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class PartlySeen:
     Attributes:
         weights: W of each step, csr (n, n); constant: one W for all, and the same messages seen throughout.
         dense_otherwise: the dense form could answer, and no other.
-        rows: seen senders whose noise is unknown, of each step; hidden_at: unknown senders that are not seen, bool
-            (T, n); hidden: those of the last step.
+        rows: seen senders whose noise is unknown, of each step; hidden_at: unknown senders that are not seen, bool (T,
+            n); hidden: those of the last step.
         unknown: bool (n,), nodes whose noise is unknown.
-        noise: node-local, of the algorithm.
-        scale: q = eta s / m, s its `node_scales`, shape (T, n): with it, what is found is X of gradients over s.
+        scale: q = eta s / m, s the `node_scales` of the noise, shape (T, n): with it, what is found is X of gradients
+            over s.
         released: K, shape (e, n): combinations of what nodes release that show noise of their own, or None;
-        released_steps: a_r, the weights in it of the models after each step, shape (T,).
+            released_steps: a_r, the weights in it of the models after each step, shape (T,).
     """
 
     weights: list[sp.csr_array]
@@ -146,9 +145,8 @@ class PartlySeen:
         absolute: float = 0.0,
         inflation: float = 1.0,
     ) -> list[ViewGram | None]:
-        """Grams of the `chosen` and of the others: |dX_st| <= norms[s] norms[t] + absolute.
-
-        Args: norms: shape of the diagonals of the grams; inflation: of the noise.
+        """Grams of the `chosen` and of the others: |dX_st| <= norms[s] norms[t] + absolute, norms of the shape of the
+        diagonals.
         """
         grams_by_content: dict[int, ViewGram] = {}
         scales = self.noise.node_scales
@@ -161,8 +159,6 @@ class PartlySeen:
 
 
 class PartForm(ViewForm):
-    """A form for these views."""
-
     def __init__(self, part: PartlySeen) -> None:
         self.part = part
 
@@ -172,9 +168,9 @@ def _released_rows(
 ) -> tuple[FloatArray | None, bool]:
     """(K, rank told): combinations of what nodes release with noise of their own, or None.
 
-    Final models are W times the last messages, and sums of models W times sums of messages, W being the same in every
-    step. Seen messages explain the rest, so only the column space of W over the hidden ones counts: an orthonormal
-    basis of it. A singular value between rounding level and RANK_TOLERANCE leaves the rank of W untold.
+    Final models are W times the last messages, and sums of models W times sums of messages. Seen messages explain the
+    rest, so only the column space of W over the hidden ones counts: an orthonormal basis of it. A singular value
+    between rounding level and RANK_TOLERANCE leaves the rank of W untold.
     """
     n, hidden = available.size, np.flatnonzero(~available)
     if view.unreleased or not hidden.size:

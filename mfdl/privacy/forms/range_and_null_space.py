@@ -1,7 +1,7 @@
 """View Grams in range form and in null-space form: one gossip round, and a part of the messages seen.
 
-Range form: seen messages of unknown nodes, node-local noise; with an encoder one W for all steps.
-With P_t the rows of the messages seen in step t, Q the nodes whose noise is unknown and q[s, v] = eta_s / m_v,
+Range form: seen messages of unknown nodes, node-local noise; with an encoder one W for all steps. With P_t the rows of
+the messages seen in step t, Q the nodes whose noise is unknown and q[s, v] = eta_s / m_v,
 
     A block (t, s) = P_t W_t-1 .. W_s diag(q_s),      B = A (C^-1 (x) Q),      X_u = A_u^T (B B^T)^-1 A_u.
 
@@ -15,17 +15,15 @@ depend on the messages, so what they add is the Schur complement S of their cova
 on the safe side: eigenvalues are lowered by their own error bound, and if one of them then cannot be told from zero the
 form gives up (`undecided`).
 
-Null-space form: what the unseen messages hide, for independent noise.
-The injections are x = D^-1 W_T^-1 y with y all messages and D = diag(eta_s / m_v). The attacker knows the seen y and
-its own; the unseen ones, y_h, are free. So of the whitened injections of the unknown nodes it learns everything but
-the range of N = [D^-1 W_T^-1] (unknown rows, unseen columns):
-
-    X_u = I - N_u (N^T N)^-1 N_u^T.
+Null-space form: what the unseen messages hide, for independent noise. The injections are x = D^-1 W_T^-1 y with y all
+messages and D = diag(eta_s / m_v). The attacker knows the seen y and its own; the unseen ones, y_h, are free. So of the
+whitened injections of the unknown nodes it learns everything but the range of N = [D^-1 W_T^-1] (unknown rows, unseen
+columns): X_u = I - N_u (N^T N)^-1 N_u^T.
 
 N^T N is block tridiagonal in time with blocks of the number of unseen nodes h, so its Cholesky factor is block
 bidiagonal: T h^3 time, T h^2 memory, whatever is seen; T^2 h^2 / 2 for each victim. W and what is seen may vary in
-time. N has full column rank because W_T^-1 is unit lower triangular. X_u <= I is explicit. Final models fix
-combinations of the last y_h, which is then free in their kernel alone.
+time. N has full column rank because W_T^-1 is unit lower triangular. Final models fix combinations of the last y_h,
+which is then free in their kernel alone.
 """
 
 from __future__ import annotations
@@ -74,16 +72,13 @@ class Range(PartForm):
         part, T, nodes = self.part, len(self.part.scale), list(victims)
         chosen = part.chosen(nodes)
         if _shows_nothing(part):
-            return part.view_grams(
-                nodes, np.zeros((chosen.size, T, T)), np.zeros((chosen.size, T)), form="nothing seen"
-            )
+            zeros = np.zeros((chosen.size, T, T))
+            return part.view_grams(nodes, zeros, zeros[:, 0], form="nothing seen")
         form = _factored(part)
         if form is None:
             return [None] * len(nodes)
-        relative, grams = (
-            form.relative_error(),
-            form.grams(chosen),
-        )  # errors of a positive semidefinite X are bounded by its diagonal
+        relative, grams = form.relative_error(), form.grams(chosen)
+        # errors of a positive semidefinite X are bounded by its diagonal
         sizes = np.clip(np.diagonal(grams, axis1=1, axis2=2), 0.0, None)
         return part.view_grams(nodes, grams, np.sqrt(relative / (1 - relative) * sizes), form="range form")
 
@@ -102,7 +97,6 @@ def _shows_nothing(part: PartlySeen) -> bool:
 
 
 def _factored(part: PartlySeen) -> RangeForm | None:
-    """None where it is not positive definite in float64, or nearly."""
     try:
         released = None if part.released is None else (part.released, part.released_steps)
         rows = part.rows
@@ -120,8 +114,7 @@ class RangeForm:
     Args:
         weights: one W per step, csr (n, n); the same in every step for an encoder.
         rows: of each step the seen senders whose noise is unknown; the same in every step for an encoder.
-        unknown: bool (n,), nodes whose noise is unknown.
-        scale: q, shape (T, n).
+        unknown: bool (n,), nodes whose noise is unknown; scale: q, shape (T, n).
         inverse: C^-1, shape (T, T), or (n, T, T), or None for independent noise.
         released: (K, a), shapes (e, n) and (T,): K sum_r a_r theta_{r+1} is published; default none.
     """
@@ -212,7 +205,7 @@ class RangeForm:
         return total
 
     def _powers(self) -> FloatArray:
-        """P W^a, shape (T, r, n), of W and rows that are the same in every step."""
+        """P W^a, shape (T, r, n)."""
         rows, n = self.rows[0], self.scale.shape[1]
         powers, current = np.empty((self.num_steps, len(rows), n)), np.zeros((n, len(rows)))
         current[rows, np.arange(len(rows))] = 1.0
@@ -337,7 +330,6 @@ class RangeForm:
         return max(2 * self._lost(len(self.whitening)) * self.condition, self.release_error)
 
     def _lost(self, rows: int) -> float:
-        """Half of `relative_error`, for condition number 1."""
         return 4.0 * max(rows, self.num_steps) * EPS
 
 
@@ -379,8 +371,7 @@ class NullSpaceForm:
     Args:
         weights: one W per step, csr (n, n); the averaging after step t uses weights[t].
         unseen: bool (T, n), nodes whose messages are hidden in each step (all of them unknown).
-        unknown: bool (n,), nodes whose noise is unknown.
-        scale: q = eta / m, shape (T, n).
+        unknown: bool (n,), nodes whose noise is unknown; scale: q = eta / m, shape (T, n).
         released: combinations of the unseen messages of the last step that are seen besides, rows of full rank and norm
             one, shape (e, unseen); default none.
     """

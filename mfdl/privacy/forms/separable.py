@@ -5,12 +5,11 @@ With F' the factor without known columns (the identity if there is none), C_k th
 
 - noise fresh in each step: X_u is diagonal, entry t = [(F'_t F'_t^T)^+]_uu;
 - one encoder for all columns: B B^T = (C^T C)^-1 (x) F' F'^T, so X_u = [(F' F'^T)^+]_uu C^T C, infinite where e_u is
-  outside the range of F' (injections can then be combined to show u's gradient and no noise);
+outside the range of F'; with structure C^T C is not formed (`sensitivity.encoder_bounds`);
 - noise of its own at each node, s_u times: X_u = C_u^T C_u / s_u^2;
-- one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
-  X_u = sum_k g_k^2 C_k^T C_k;
-- joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u;
-- an encoder with structure: as one encoder, and C^T C is not formed (`sensitivity.encoder_bounds`).
+- one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u X_u =
+sum_k g_k^2 C_k^T C_k;
+- joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u.
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
 (`Encoder.defect`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
@@ -20,9 +19,9 @@ With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|
 
 `Injections` is the upper bound for all other attackers: X_u of one who sees every injected sum (gradient plus noise).
 Where noise enters exactly where gradients do, messages and models are functions of the injected sums and of public
-start models, so by data processing nobody who knows no more gradients and noise learns more. And every gradient is
-taken at a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing,
-those of offline nodes, may be taken for zero: their rows and columns of X are left out.
+start models, so by data processing who knows no more gradients and noise learns no more. And every gradient is taken at
+a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing, those of
+offline nodes, may be taken for zero.
 """
 
 from __future__ import annotations
@@ -34,13 +33,14 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from mfdl_solvers.encoders import Encoder, defect_inflation, inverse_defect
 
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
-from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise import CausalNoise, NoiseOperator
 from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
 from ...trust.view import AlgorithmView
 from ..exact_arithmetic import gram_of_noise
@@ -58,11 +58,6 @@ INJECTIONS = "injections seen"
 
 
 class Separable(ViewForm):
-    """Closed forms by the structure of the noise.
-
-    Args: noise: N; known: bool (T, columns), the parts of the base noise that the attacker knows.
-    """
-
     asks_encoder = True
 
     def __init__(self, noise: NoiseOperator, known: Known) -> None:
@@ -74,7 +69,7 @@ class Separable(ViewForm):
 
     @classmethod
     def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
-        """The form of the injections themselves, or None where the noise has none."""
+        """The form of the injections themselves."""
         causal = noise.causal
         covered = (
             noise.is_zero
@@ -90,10 +85,6 @@ class Separable(ViewForm):
         )
         return cls(noise, known) if covered else None
 
-    def cost(self, victims: Sequence[int]) -> float:
-        size = self.noise.shape[1] if self.noise.joint is not None else self.noise.num_steps
-        return float(size) ** 3 + float(self.noise.columns_per_step) ** 3
-
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         noise, T = self.noise, self.noise.num_steps
         if noise.is_zero:
@@ -104,7 +95,9 @@ class Separable(ViewForm):
         if causal is not None and _own_column(causal):
             return list(self._own_columns(causal, victims))
         if causal is not None and causal.shared:
-            return self._fresh(causal, victims) if causal.fresh else _one_encoder(causal, self.known[0], victims)
+            if (F := causal.step_factor) is not None:
+                return self._fresh(F, victims)
+            return _one_encoder(causal, self.known[0], victims)
         return list(self._mixed_encoders([(u,) for u in victims]))
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
@@ -118,8 +111,10 @@ class Separable(ViewForm):
         return list(self._mixed_encoders(groups))
 
     def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
-        if self.noise.joint is not None:
-            return _joint(self.noise.joint, groups)
+        if (joint := self.noise.joint) is not None:
+            columns = np.arange(self.noise.shape[1], dtype=np.intp).reshape(self.noise.num_steps, -1).T
+            parts = [np.concatenate([columns[u] for u in group]) for group in groups]
+            return _part_grams(joint.array, joint.inverse, parts)
         assert self.noise.causal is not None
         return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
@@ -144,14 +139,14 @@ class Separable(ViewForm):
             grams.append(computed[alike])
         return grams
 
-    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram | None]:
-        T, size = noise.num_steps, len(victims)
+    def _fresh(self, factor: sp.csr_array, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, size = self.noise.num_steps, len(victims)
         values, errors, leaks = np.zeros((size, T)), np.zeros((size, T)), np.zeros((size, T), dtype=bool)
         tolerance, upper, undecided = 0.0, np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         distinct, of_step = np.unique(self.known, axis=0, return_inverse=True)
         for number, known in enumerate(distinct):
             steps = np.flatnonzero(of_step.ravel() == number)
-            left = node_noise(noise.mixing, known, victims)
+            left = node_noise(factor, known, victims)
             values[:, steps], errors[:, steps] = left.inverse[:, None], left.errors[:, None]
             leaks[:, steps] = left.open[:, None]
             tolerance = max(tolerance, left.tolerance)
@@ -207,12 +202,6 @@ def injected_inflation(noise: CausalNoise) -> float:
     """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
-
-
-def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
-    columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
-    parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -277,7 +266,6 @@ def _block_diagonal(entries: FloatArray) -> FloatArray:
 
 
 def _invertible(noise: CausalNoise, known: Known) -> bool:
-    """Whether the factor is square with nothing known, and no doubt that it can be inverted."""
     F = noise.mixing
     return not known.any() and F.shape[0] == F.shape[1] and inverse_factor(F.toarray()) is not None
 
@@ -331,8 +319,6 @@ def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 
 
 class Injections(ViewForm):
-    """The bound, for any messages and models of an algorithm whose noise enters where its gradients do."""
-
     of_any_view = True
 
     def __init__(self, form: Separable | DenseForm, enters: NDArray[np.bool_]) -> None:
@@ -346,9 +332,6 @@ class Injections(ViewForm):
         form = Separable.from_noise(noise, masks.known_noise) or DenseForm.from_injections(view.algorithm, masks)
         return None if form is None else cls(form, gradients_enter(view.algorithm))
 
-    def cost(self, victims: Sequence[int]) -> float:
-        return self.form.cost(victims)
-
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         pairs = zip(victims, self.form.grams(victims), strict=True)
         return [None if gram is None else self._bound((u,), gram) for u, gram in pairs]
@@ -358,7 +341,6 @@ class Injections(ViewForm):
         return [None if gram is None else gram.mapped(group, self._bound) for group, gram in pairs]
 
     def _bound(self, owners: Group, gram: ViewGram) -> ViewGram:
-        """X where the gradients of steps that enter nothing are zero."""
         enters = np.concatenate([self.enters[:, u] for u in owners])
         bound = dataclasses.replace(gram, upper=True, form=INJECTIONS)
         if enters.all() or math.isinf(gram.inflation):

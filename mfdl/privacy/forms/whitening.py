@@ -3,20 +3,18 @@
 X = A^T (B B^T)^+ A by a singular value decomposition of B with rows scaled to norm one (a row of a view may be
 multiplied by any non-zero number). The rank decision is a privacy decision, so it is made on the safe side:
 
-- a singular value above `tolerance` counts as noise, however small: its direction then weighs 1 / sigma^2, more
-  than any true larger value would;
-- in the directions below it no noise is assumed: a victim whose columns have a component there above rounding
-  level leaks, i.e. has infinite loss;
-- what is below both, noise and signal, cannot be told from a redundant row and is dropped; the tolerance is part
-  of the answer. That is sound only where redundant rows stand apart: when singular values fall without a gap down to
-  the tolerance (many gossip rounds on a long path), those dropped can carry the whole loss, and the columns are
-  `undecided`: no finite number is claimed for them;
-- columns of A are scaled to one first, which is exact, and undone;
-- only a component that rounding explains may be dropped. One that is below it next to noise far larger than the
-  signal, yet not next to the signal itself, is `undecided`, and so is a column with rows that noise outweighs by more
-  than float64 can tell where such rows combine without noise: neither number may depend on the unit of the noise;
+- a singular value above `tolerance` counts as noise, however small: its direction then weighs 1 / sigma^2, more than
+any true larger value would;
+- in the directions below it no noise is assumed: a victim whose columns have a component there above rounding level
+leaks, i.e. has infinite loss;
+- what is below both, noise and signal, cannot be told from a redundant row and is dropped. That is sound only where
+redundant rows stand apart: when singular values fall without a gap down to the tolerance (many gossip rounds on a long
+path), those dropped can carry the whole loss, and the columns are `undecided`;
+- only a component that rounding explains may be dropped. One that is below it next to noise far larger than the signal,
+yet not next to the signal itself, is `undecided`, and so is a column with rows that noise outweighs by more than
+float64 can tell where such rows combine without noise: neither number may depend on the unit of the noise;
 - entries of noise that were given, not computed, may be of many sizes within a row; the rank is then found again with
-  rows and columns of B scaled alike, which changes no range, and where the two differ nothing is claimed.
+rows and columns of B scaled alike, which changes no range, and where the two differ nothing is claimed.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ class WhitenedColumns:
     Attributes:
         whitened: Y, shape (rank, columns).
         amplification: sigma_1 / sigma_i of each row of Y: how much rounding is magnified there.
-        leak: the noiseless part of each column, norms, shape (columns,).
-        leaks: whether that part is above rounding level.
-        leaking_row: for each column a unit combination of the (given) rows that shows it without noise, or None.
+        leaks: whether the noiseless part of each column is above rounding level.
+        noiseless: for each column a combination of the (given) rows that shows it without noise.
         tolerance: relative singular value below which no noise is assumed.
         undecided: for each column whether what was dropped could belong to it.
         assumed: noise above rounding level was taken for none, so a leak may be one of faint noise only.
@@ -85,10 +82,9 @@ class WhitenedColumns:
 def whiten(
     A: FloatArray, B: FloatArray, *, given_noise: bool = False, rounding: tuple[FloatArray, FloatArray] | None = None
 ) -> WhitenedColumns:
-    """Whitens columns of A by the noise B; see the module head.
+    """Whitens columns of A, (rows, columns), by the noise B, (rows, m).
 
     Args:
-        A: (rows, columns); B: (rows, m).
         given_noise: the entries of B were given, so that a small one beside large ones is no rounding.
         rounding: entrywise bounds on how far A and B are from the exact ones; None: far less than the decomposition.
     Cost: one SVD of B; two where given entries spread over more than SPREAD.
@@ -229,10 +225,7 @@ def spread(arrays: Sequence[FloatArray]) -> float:
 
 
 def balance(B: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(R B K, R, K) with powers of two that bring the entries other than zero of every row and column near one.
-
-    Neither changes which columns of A, scaled by R, lie in the range.
-    """
+    """(R B K, R, K) with powers of two that bring the entries other than zero of every row and column near one."""
     sizes = np.where(B != 0, np.abs(B), np.nan)
     logs = np.log2(sizes)
     rows, columns = np.zeros(len(B)), np.zeros(B.shape[1])

@@ -15,6 +15,8 @@ from .curve_oracles import (
     normal_cdf,
 )
 from .dense_views import (
+    ExactRun,
+    Rational,
     append_known_noise,
     clear_rank,
     dense_averaged_workload,
@@ -22,27 +24,23 @@ from .dense_views import (
     dense_gossip_workload,
     dense_node_error_grams,
     dense_noising,
+    exact_gram,
+    exact_leaks,
+    exact_run,
+    exact_view,
+    exact_view_gram,
     gossip_messages,
     local_noising,
     node_columns,
     pairwise_factor,
     pinv_gram,
     prefix_sum,
-    received,
-    without_noise,
-)
-from .rational import (
-    ExactRun,
-    Rational,
-    exact_gram,
-    exact_leaks,
-    exact_run,
-    exact_view,
-    exact_view_gram,
     rank,
     rational,
+    received,
     rows_span,
     to_float,
+    without_noise,
 )
 from .sensitivity_oracle import (
     LinearSystem,

@@ -1,8 +1,7 @@
 """What hidden messages give away when gradients react to them: small scalar runs, integrated numerically.
 
-In: a gossip matrix of at most four nodes, who attacks, whose record moves, and how each node's gradient reacts to the
-part of its model that the attacker does not see. Out: total variation and delta(epsilon) between the two worlds, each
-with an error. Nothing is Gaussian here, so no formula of the library is used.
+Gradients react to the part of the model that the attacker does not see. Out: total variation and delta(epsilon) between
+the two worlds, each with an error. Nothing is Gaussian here, so no formula of the library is used.
 
 Dimension one, start 0. In step t node j sends m_j = theta_j + g_j + z_j, then theta = W m. The attacker sees the
 messages of the nodes it gives weight to and knows its own; H are the other nodes. Of theta_j it knows all but the
@@ -189,8 +188,7 @@ class ReactingRun:
 def adaptive_total_variation(run: ReactingRun) -> Integral:
     """Total variation between what the attacker sees with and without the record, gradients reacting.
 
-    Args: the fields of `ReactingRun`, weights first.
-    Returns: the value and an error. mu-GDP would allow 2 Phi(mu / 2) - 1.
+    Args: the fields of `ReactingRun`. Returns: the value and an error; mu-GDP would allow 2 Phi(mu / 2) - 1.
     Cost: about 10 milliseconds for two steps, up to half a second for three.
 
     >>> path = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3

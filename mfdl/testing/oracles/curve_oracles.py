@@ -3,15 +3,14 @@
 Gaussian: at a precision that leaves no doubt about rounding.
 
 Balls-in-bins without correlation, that is random allocation of one Gaussian shift to one of b places, by merged atoms.
-In: the shift over the std of the noise, b, epsilon, a direction. Out: hockey sticks, never above the true ones. Every
-divergence is E f(W_1 + .. + W_b) / b with f convex (`privacy.curves.random_allocation`). Where that module spreads W on
-a linear grid and convolves by Fourier transforms, this merges atoms into their mean in cells of an asinh grid, which
-lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
+Hockey sticks are never above the true ones. Every divergence is E f(W_1 + .. + W_b) / b with f convex
+(`privacy.curves.random_allocation`). Where that module spreads W on a linear grid and convolves by Fourier transforms,
+this merges atoms into their mean in cells of an asinh grid, which lowers E f, and sums atom by atom, with positive
+terms only: no cancellation, at any delta.
 
-Balls-in-bins with correlated noise. In: M of two bins, means in the plane, or an encoder with its bins. Out: hockey
-sticks, by integration over the plane of the means (exact up to the grid), by samples with a standard error, and by
-attackers that choose gradients (never above the supremum). Directions: "kept" (with the record against without), "lost"
-(the other way) or "replaced".
+Balls-in-bins with correlated noise: hockey sticks by integration over the plane of the means (exact up to the grid), by
+samples with a standard error, and by attackers that choose gradients (never above the supremum). Directions: "kept"
+(with the record against without), "lost" (the other way) or "replaced".
 
 Laws of secret patterns are written out from the definition of each scheme: every set of steps with its probability.
 """
@@ -119,7 +118,7 @@ def composed_delta(first: float, second: float, epsilon: float, *, digits: int =
 
 
 def mills_ratio(x: Any, *, digits: int = DIGITS) -> Any:
-    """M(x) = (1 - Phi(x)) / phi(x)."""
+    """(1 - Phi(x)) / phi(x)."""
     with mpmath.workdps(digits):
         y = mpmath.mpf(x)
         return normal_cdf(-y) * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(y * y / 2)
@@ -213,7 +212,6 @@ Pattern = tuple[float, Sequence[int]]
 
 
 def bins_of_steps(steps: int, bins: int) -> list[Pattern]:
-    """The patterns of balls-in-bins."""
     return [(1 / bins, range(r, steps, bins)) for r in range(bins)]
 
 
@@ -241,9 +239,8 @@ def attacked(
     edges = np.concatenate([[-np.inf], np.linspace(-2.5, 2.5, cells - 1), [np.inf]])
     weights = np.diff(ndtr(edges))
     choices = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=1 + twice)))
-    order = [
-        axis for t in range(T) for axis in (("gradient", t), *(("row", r) for r in np.flatnonzero(seen_after == t)))
-    ]
+    rows = [[("row", r) for r in np.flatnonzero(seen_after == t)] for t in range(T)]
+    order = [axis for t in range(T) for axis in (("gradient", t), *rows[t])]
     place = {axis: number for number, axis in enumerate(order)}
     flat = (1,) * len(order)
 

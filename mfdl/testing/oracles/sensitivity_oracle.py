@@ -1,18 +1,13 @@
-"""Sensitivity of a Gram, slowly: a semidefinite program, all signs, ascent, all patterns.
+"""Sensitivity of a Gram, optimal losses and shift reduction, slowly; nothing is shared with the code under test.
 
-Nothing is shared with the code under test. Sizes: 2^k signs, 2^T subsets, one semidefinite program a matrix.
+Sensitivity: a semidefinite program, all signs, ascent, all patterns. Sizes: 2^k signs, 2^T subsets.
 
-Optimal losses by semidefinite programs (cvxpy, Clarabel): encoders, and noise from seeds shared in groups.
+Optimal losses by semidefinite programs (cvxpy, Clarabel). Groups: with R = s I + sum_k R_k, R_k on group k, a coalition
+I knows the seeds of the groups that it meets. What is left is M_I = s I + sum of the other R_k, and one unit of signal
+at node i costs [M_I^-1]_ii. Every coalition is tried. Sizes: at most about eight nodes.
 
-Groups: with R = s I + sum_k R_k, R_k on group k, a coalition I knows the seeds of the groups that it meets. What is
-left is M_I = s I + sum of the other R_k, and one unit of signal at node i costs [M_I^-1]_ii. Every coalition is tried.
-Sizes: at most about eight nodes.
-
-Slow, obvious oracles for `privacy.shift_reduction`.
-
-`quadratic_program_value` writes the program down variable by variable for a general solver. `exact_cost` repeats the
-recursion in rational arithmetic. `LinearSystem` is a training run with gradients linear in the model:
-its view is Gaussian and the true loss is dense linear algebra.
+`privacy.shift_reduction`: `quadratic_program_value` writes the program down for a general solver, `exact_cost` repeats
+the recursion in rational arithmetic, `LinearSystem` is a run with gradients linear in the model.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from ... import errors
 from ...check import FloatArray
 from ...factorization import FactorizationProblem
 from ...participation import Participation
-from ...privacy.adaptive.shift_problem import ShiftProblem
+from ...privacy.shift_problem import ShiftProblem
 
 
 def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:
@@ -48,20 +43,10 @@ def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -
 
 
 def vector_sensitivity_lower_bound(
-    encoder: FloatArray,
-    participation: Participation,
-    *,
-    dimension: int = 3,
-    starts: int = 8,
-    rounds: int = 100,
-    seed: int = 0,
+    encoder: FloatArray, participation: Participation, *, dimension: int = 3, **ascent: int
 ) -> float:
-    """A lower bound on max ||C g||_F over g_t in the unit ball of R^dimension, by ascent from random starts.
-
-    See `ascended_value`. Each value belongs to an admissible g, so it is a lower bound whether or not the ascent has
-    ended.
-    """
-    gram, ascent = encoder.T @ encoder, {"dimension": dimension, "starts": starts, "rounds": rounds, "seed": seed}
+    """A lower bound on max ||C g||_F over g_t in the unit ball of R^dimension, by `ascended_value`."""
+    gram, ascent = encoder.T @ encoder, {"dimension": dimension, "starts": 8, "rounds": 100, **ascent}
     return max(ascended_value(gram[np.ix_(steps, steps)], **ascent) for steps in participation.patterns()) ** 0.5
 
 
@@ -152,7 +137,6 @@ def once_per_epoch_patterns(epochs: int, period: int) -> list[tuple[int, ...]]:
 
 
 def largest_over_patterns(gram: FloatArray, patterns: Iterable[tuple[int, ...]]) -> float:
-    """The largest `elliptope_reference` over the patterns."""
     return max(elliptope_reference(gram[np.ix_(steps, steps)]) for steps in patterns)
 
 
@@ -236,11 +220,7 @@ def coalition_loss_reference(
 
     Written with e_i^T M^-1 e_i as cvxpy's `matrix_frac`, and with every subset, none left out.
 
-    Args:
-        error_gram: H, positive definite, shape (n, n).
-        groups: node indices of each group; size: largest coalition, below n.
-        private: whether s > 0 is allowed.
-
+    Args: error_gram: H, positive definite, shape (n, n); private: whether s > 0 is allowed.
     Returns: the optimal value, accurate to about 1e-6 of itself; inf when there is no such noise.
     Raises: RuntimeError: the solver reports an inaccurate solution, as it may for nearly singular H.
     """
@@ -263,9 +243,8 @@ def coalition_loss_reference(
             if not private and not any(rest[i] in group and not set(group) & set(coalition) for group in groups):
                 return float("inf")
             constraints.append(cp.matrix_frac(np.eye(len(rest))[i], selection @ M @ selection.T) <= 1)
-    return scale * optimal_value(
-        cp.Minimize(cp.trace((error_gram / scale) @ (s * np.eye(n) + sum(lifted)))), constraints
-    )
+    R = s * np.eye(n) + sum(lifted)
+    return scale * optimal_value(cp.Minimize(cp.trace((error_gram / scale) @ R)), constraints)
 
 
 def _coalitions(num_nodes: int, size: int) -> list[tuple[int, ...]]:
@@ -358,20 +337,16 @@ def exact_cost(problem: ShiftProblem, victim: int, pattern: Sequence[int], shift
         s = [sum((Fraction(W[i, j]) * r[j] for j in range(n)), Fraction(0)) for i in range(n)]
         assert not any(s[j] for j in range(n) if problem.pinned[k + 1, j])
     steps = range(problem.num_steps)
-    return sum(
-        (Fraction(forms[j][x, y]) * b[j][x] * b[j][y] for j in range(n) for x in steps for y in steps), Fraction(0)
-    )
+    terms = (Fraction(forms[j][x, y]) * b[j][x] * b[j][y] for j in range(n) for x in steps for y in steps)
+    return sum(terms, Fraction(0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearSystem:
     """A run in which the local map of node j in step t is multiplication by slopes[t, j], |slope| <= L_t.
 
-    Attributes:
-        problem: the input of shift reduction: |W|, L_t, masks.
-        mixing: (R, n, n) the matrices themselves, with signs.
-        slopes: (T, n).
-        encoders: (n, T, T) lower triangular C_j; the noise of node j is C_j^-1 Z_j.
+    Attributes: problem: the input of shift reduction: |W|, L_t, masks; mixing: (R, n, n) the matrices themselves, with
+        signs; slopes: (T, n); encoders: (n, T, T) lower triangular C_j; the noise of node j is C_j^-1 Z_j.
     """
 
     problem: ShiftProblem

@@ -1,11 +1,4 @@
-"""Hypothesis strategy for linear algorithms: every builder by name, and random encoders and covariances.
-
-`linear_algorithms` draws the gossip that a name can be built on, and its parameters, as small readable numbers.
-
-Hypothesis strategies for participations, gradient differences, and runs whose gradients are linear in the model.
-
-Participations are of few steps and shrink to one. Gradient differences: what one record can change.
-"""
+"""Hypothesis strategies for linear algorithms (every builder by name), encoders, participations and gradients."""
 
 from __future__ import annotations
 
@@ -29,43 +22,27 @@ from ...factorization import Factorization, FactorizationProblem, evaluate, solv
 from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
-from ...privacy.adaptive.shift_problem import ShiftProblem
 from ...privacy.gaussian import record_shift
+from ...privacy.shift_problem import ShiftProblem
 from ..oracles.sensitivity_oracle import LinearSystem
 from .graphs import KINDS, gossip_matrices, gossip_sequences, integer_arrays, sized_lists, wanted_names
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
-
 CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "bisr", "lambda-cgd", *RANDOM_ENCODERS)
-
 """Those of one message per node and step, with noise of its own, that solve no problem."""
-
 NAMES = (*CHEAP_NAMES, "d-mf", "mafalda", "mafalda-classes", "mafalda-l")
-
 SHARED_NAMES = ("decor", "spatial", "corn", "corn-pairwise")
-
 """Noise of one step correlated over the nodes, from secrets that several nodes hold."""
-
 JOINT_NAMES = ("kronecker", "per-mode", "joint")
-
 """Noise correlated over steps and nodes at once, from a secret that all nodes hold."""
-
 FORM_NAMES = ("banded", "toeplitz", "blt", "band-inv")
-
 """The best encoders of a form with structure, against constant symmetric gossip."""
-
 MEMORY_NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps")
-
 """Recursions with memory: more state than the models, or messages that are late, forwarded or not sent every step."""
-
 ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, *FORM_NAMES, "zip-dl")
-
 """Every mechanism of the registry but trust-optimal, and random encoders and covariances; at most about 10 ms each."""
-
 SYMMETRIC_KINDS = ("symmetric", "singular")
-
 DYADIC = (1.0, -1.0, 0.5, -0.5, 0.25, 2.0)
-
 NOISES = ("independent", "local", "shared")
 
 
@@ -74,7 +51,7 @@ def build_algorithm(
 ) -> LinearAlgorithm:
     """An algorithm of `ALL_NAMES`.
 
-    Args: seed: draws the random encoders and the random covariance; parameters: of the builder, instead.
+    Args: seed: of the random encoders and covariance; parameters: of the builder, instead.
     """
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
@@ -150,10 +127,7 @@ def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, on
         return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
     if name == "decor":
         local = draw(st.sampled_from([1.0, 0.5, 0.0]))
-        return {
-            "sigma_ldp": local,
-            "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0])),
-        }
+        return {"sigma_ldp": local, "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0]))}
     if name == "spatial":
         return _spatial(draw, n)
     if name == "corn":
@@ -246,11 +220,8 @@ FACTORIZATION_KINDS = ("given", "optimal")
 
 @st.composite
 def encoders(draw: st.DrawFn, max_steps: int = 8, *, size: int | None = None, non_negative: bool = False) -> FloatArray:
-    """Causal encoders: eighths, diagonal in [1, 2], entries below it in [-1/2, 1/2] (or [0, 1/2]).
-
-    `size` fixes T; otherwise T is 1 to `max_steps`.
-    """
-    T = draw(st.integers(1, max_steps)) if size is None else size
+    """Causal encoders of T = `size`, or 1 to `max_steps`: eighths, diagonal in [1, 2], below it up to 1/2 in size."""
+    T = size or draw(st.integers(1, max_steps))
     return _causal(draw, T, (0 if non_negative else -4, 4), (8, 16)) / 8
 
 
@@ -263,11 +234,8 @@ def _causal(draw: st.DrawFn, T: int, below: tuple[int, int], diagonal: tuple[int
 
 @st.composite
 def integer_encoders(draw: st.DrawFn, max_steps: int = 6, largest: int = 4, *, size: int | None = None) -> FloatArray:
-    """Causal encoders of small integers with a positive diagonal; they shrink to the identity.
-
-    `size` fixes T; otherwise T is 1 to `max_steps`.
-    """
-    T = draw(st.integers(1, max_steps)) if size is None else size
+    """Causal encoders of T = `size`, or 1 to `max_steps`: small integers; they shrink to the identity."""
+    T = size or draw(st.integers(1, max_steps))
     return _causal(draw, T, (-largest, largest), (1, largest))
 
 
@@ -322,9 +290,7 @@ def factorizations(
 
 
 SCHEMES = ("single", "cyclic", "every-step", "explicit")
-
 OVERLAPPING = ("once-per-epoch", "min-separation")
-
 ALL_SCHEMES = (*SCHEMES, *OVERLAPPING)
 
 

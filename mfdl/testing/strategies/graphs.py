@@ -7,8 +7,6 @@ integers. The kinds say which theorem a case is for:
 - `uniform`: 1 / (degree + 1) on a closed neighbourhood, reversible, in general not doubly stochastic;
 - `general`: row-stochastic, in general not reversible;
 - `singular`: symmetric with two equal rows, not invertible (needs two nodes).
-
-Here are also what several strategies draw alike: one of the requested kinds, and lists of a fixed length.
 """
 
 from __future__ import annotations
@@ -30,11 +28,8 @@ from ...gossip import Gossip, GossipMatrix, GossipSequence
 from ...node_covariances import laplacian
 
 KINDS = ("symmetric", "uniform", "general", "singular")
-
 Integer = Callable[[int, int], int]
-
 """(low, high) -> the next integer between them, both included."""
-
 LONGEST_TAPE, LARGEST_ON_TAPE = 24, 11
 
 
@@ -65,11 +60,7 @@ def gossip_matrices(
 
 @st.composite
 def gossip_sequences(
-    draw: st.DrawFn,
-    min_nodes: int = 1,
-    max_nodes: int = 6,
-    max_length: int = 3,
-    kinds: Sequence[str] = KINDS,
+    draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 6, max_length: int = 3, kinds: Sequence[str] = KINDS
 ) -> GossipSequence:
     """Sequences of one to `max_length` gossip matrices on the same nodes, repeated or not."""
     n = draw(st.integers(min_nodes, max_nodes))
@@ -102,8 +93,7 @@ def _graph(n: int, edges: set[tuple[int, int]]) -> nx.Graph:
 def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
     """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64.
 
-    Products over a few rounds are exact too, so rational oracles can take the very matrices that the
-    library multiplies.
+    Products over a few rounds are exact too, so rational oracles can take the very matrices.
     """
     graph = draw(connected_graphs(min_nodes, max_nodes))
     L = np.asarray(laplacian(graph).toarray())

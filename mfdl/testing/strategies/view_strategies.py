@@ -79,15 +79,10 @@ def views(
     columns = n * draw(st.integers(1, max_steps))
     if kind == "integer":
         noise = draw(st.integers(1, rows + 1))
-        return View(
-            draw(integer_arrays(largest, rows, columns)), draw(integer_arrays(largest, rows, noise)), num_nodes=n
-        )
-    rank = {
-        "regular": st.just(rows),
-        "rank-deficient": st.integers(1, rows - 1),
-        "leaking": st.integers(0, rows - 1),  # 0: no noise at all
-    }[kind]
-    r = draw(rank)
+        A, B = draw(integer_arrays(largest, rows, columns)), draw(integer_arrays(largest, rows, noise))
+        return View(A, B, num_nodes=n)
+    low, high = {"regular": (rows, rows), "rank-deficient": (1, rows - 1), "leaking": (0, rows - 1)}[kind]
+    r = draw(st.integers(low, high))  # 0: no noise at all
     A, B = draw(integer_arrays(largest, r, columns)), _full_row_rank(draw, r, max(r, 1), largest)
     E = draw(integer_arrays(largest, rows - r, r))  # dependent rows: A = [I; E] A_r and B = [I; E] B_r
     A, B = np.vstack([A, E @ A]), np.vstack([B, E @ B])
@@ -266,11 +261,8 @@ def _sight(draw: st.DrawFn, kind: str, W: Gossip, T: int, R: int) -> _Sight:
 
 
 OF_ANY_SIZE = ("ldp", "eavesdropper", "full-collusion", "coalitions", "central", "released")
-
 OF_TWO_NODES = ("any-receiver", "pndp", "colluding")
-
 """Those whose attackers are nodes, so that a victim needs a second node."""
-
 TRUST_MODELS = (*OF_ANY_SIZE, *OF_TWO_NODES, "masks")
 
 
@@ -284,8 +276,7 @@ def trust_models(
     among those that are sent, the gradients of any nodes, which are then left out as victims, and any parts of the
     noise, alike at all times or not; it needs an algorithm, since the masks have its shape.
 
-    Args: kinds: default all that fit.
-    Raises: InvalidInput: an unknown kind, or one that does not fit.
+    Raises: InvalidInput: an unknown kind, or one that does not fit; default all that do.
     """
     n = algorithm.num_nodes if isinstance(algorithm, LinearAlgorithm) else integer_at_least(1, num_nodes=algorithm)
     fitting = tuple(
@@ -325,7 +316,6 @@ def _mask(draw: st.DrawFn, times: int, width: int) -> NDArray[np.bool_]:
 
 
 PROTECTING_NAMES = ("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node", "muffliato", "decor")
-
 ALL_SEEN_KINDS = ("ldp", "eavesdropper", "full-collusion", "coalitions", "colluding")
 
 

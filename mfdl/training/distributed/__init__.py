@@ -37,25 +37,22 @@ from ... import check, errors, matrices
 from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput, RankLost
-from ...operators.structured import Map
+from ...operators import Map
 
 Made = TypeVar("Made")
 SERVE = "--serve"
-PATIENCE = timedelta(minutes=30)
-"""Longest wait for a live rank: longer than any step, evaluation or data set takes."""
-
+PATIENCE = timedelta(minutes=30)  # longest wait for a live rank: longer than any step, evaluation or data set takes
 SHARED_RUN = "a run shared by several processes"
-MOMENT = 2.0
-"""Seconds for a lost process to be gone, so that it can be named."""
+MOMENT = 2.0  # seconds for a lost process to be gone, so that it can be named
 
 
 @dataclasses.dataclass(eq=False)
 class Group:
     """This process among its peers.
 
-    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent so far; started: processes of
-        this one; under_way: the work has passed the checks of every rank; left_off: a run failed with ranks at
-        different places, so the group is unusable.
+    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages so far; started: processes of this
+        one; under_way: the work has passed the checks of every rank; left_off: a run failed with ranks at different
+        places, so the group is unusable.
     """
 
     rank: int = 0
@@ -68,7 +65,6 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which writes files and shows progress."""
         return self.rank == 0
 
     @contextlib.contextmanager
@@ -174,7 +170,6 @@ _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 
 
 def require_packages() -> None:
-    """Refuses several ranks before any work. Raises: MissingExtra: a required package is not installed."""
     for package in ("cloudpickle", "pymetis"):
         errors.imported(package, SHARED_RUN, "train in one process, without ranks")
 
@@ -189,8 +184,7 @@ def ranks(count: int) -> Iterator[Group]:
     """Starts count - 1 processes on this machine; inside, `replay` shares its nodes among them and this process.
 
     Args: count: R >= 1; each rank gets an equal share of the CPU threads.
-    Raises: InvalidInput: a count below 1, a group inside a group, or inside a script of torchrun. MissingExtra:
-        cloudpickle or pymetis is not installed. RankLost, inside: a rank ended.
+    Raises: MissingExtra: cloudpickle or pymetis is not installed. RankLost, inside: a rank ended.
     """
     count = check.integer_at_least(1, ranks=count)
     if count == 1:
@@ -199,7 +193,12 @@ def ranks(count: int) -> Iterator[Group]:
         return
     if _current.get() is not None or dist.is_initialized():
         raise InvalidInput("this process belongs to a group of ranks already; leave that one before starting another.")
-    _refuse_torchrun(count)
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun runs the script on each process
+        raise InvalidInput(
+            f"torchrun started this script as rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}, each of which "
+            f"would train the whole run with ranks({count}); start the script with python, which starts its own ranks, "
+            "or a comparison with torchrun -m mfdl.training.distributed CONFIG, whose ranks train one run together."
+        )
     require_packages()
     threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
     with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
@@ -224,17 +223,6 @@ def ranks(count: int) -> Iterator[Group]:
         ending.callback(_end, group)
         with leading(group):
             yield group
-
-
-def _refuse_torchrun(count: int) -> None:
-    """Refuses ranks inside torchrun, which runs the whole script on each of its processes."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if "RANK" in os.environ and size != "1":
-        raise InvalidInput(
-            f"torchrun started this script as rank {os.environ['RANK']} of {size}, and each of them would train the "
-            f"whole run with ranks({count}); start the script with python, which starts its own ranks, or a comparison "
-            "with torchrun -m mfdl.training.distributed CONFIG, whose ranks train one run together."
-        )
 
 
 @contextlib.contextmanager
@@ -298,8 +286,7 @@ def _end(group: Group) -> None:
 __all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks", "require_packages"]
 
 
-SOURCES = ("state", "messages", "nodes", "injection slots")
-"""Operands of maps: the words of their columns."""
+SOURCES = ("state", "messages", "nodes", "injection slots")  # operands of maps: the words of their columns
 RankOfRow = NDArray[np.intp]
 SEED = 0  # every rank makes the partition for itself
 NO_RANK = -1
@@ -309,8 +296,7 @@ NO_RANK = -1
 class Seen:
     """Operand of a rank: its own rows of a tensor, and behind them rows that others send.
 
-    Attributes: columns: indices of these rows; sends: for each other rank the places among its own rows;
-        receives: for each other rank the number of rows.
+    Attributes: columns: their indices; sends: places among its own rows, and receives: numbers of rows, by rank.
     """
 
     group: Group
@@ -328,11 +314,9 @@ class Seen:
 
 
 class Share:
-    """The rows of an algorithm that one rank of a group holds.
+    """The rows of an algorithm that one rank of a group holds; nodes, slots: in increasing order, None: all.
 
-    Attributes: nodes, slots: those of this rank, in increasing order; None: all.
     Cost: O(entries) for each distinct map.
-    Raises: InvalidInput: more ranks than nodes.
     """
 
     def __init__(self, algorithm: LinearAlgorithm, group: Group, device: torch.device) -> None:
@@ -359,7 +343,6 @@ class Share:
         return self._rows(matrix, rows, seen), seen
 
     def own_rows(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of a tensor of all rows."""
         return whole if self.shares is None else whole[self._places(name, self.group.rank)]
 
     def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
@@ -432,11 +415,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shares:
-    """The rank that holds each row.
-
-    Attributes: rank_of: by "nodes", "state", "messages" and "injection slots", int (rows,); cut_edges: edges of the
-        graph between nodes of different ranks.
-    """
+    """The rank that holds each row, by "nodes", "state", "messages" and "injection slots"; cut_edges: between ranks."""
 
     rank_of: Mapping[str, RankOfRow]
     num_ranks: int
@@ -444,36 +423,30 @@ class Shares:
 
     @classmethod
     def from_algorithm(cls, algorithm: LinearAlgorithm, num_ranks: int) -> Shares:
-        """Assigns nodes by the links of the graph, messages by their senders, state by its model.
-
-        Raises: InvalidInput: more ranks than nodes.
-        """
+        """Assigns nodes by the links of the graph, messages by their senders, state by its model."""
         links = _links(algorithm)
         nodes, num_slots = partition(links, num_ranks), algorithm.noise.slots_per_step
         messages, unassigned = nodes[algorithm.message_sender], np.full(num_slots, NO_RANK)
-        state = _filled(np.full(algorithm.sizes["state"], NO_RANK), algorithm.model_from_state.T, nodes)
+        state = np.full(algorithm.sizes["state"], NO_RANK)
+        state = _filled(state, algorithm.model_from_state, nodes, transposed=True)
         slots = nodes if num_slots == nodes.size else unassigned
         for kind in algorithm.kinds:
             state = _filled(state, kind.state_from_gradient, nodes)
-            state = _filled(state, _transposed(kind.message_from_state), messages)
+            state = _filled(state, kind.message_from_state, messages, transposed=True)
             state = _filled(state, kind.state_from_message, messages)
-            slots = _filled(slots, _transposed(kind.message_from_noise), messages)
-            slots = _filled(slots, _transposed(kind.state_from_noise), state)
+            slots = _filled(slots, kind.message_from_noise, messages, transposed=True)
+            slots = _filled(slots, kind.state_from_noise, state, transposed=True)
         rank_of = {"nodes": nodes, "state": state, "messages": messages, "injection slots": slots}
         crossing = nodes[links.row] != nodes[links.col]
         assigned = {name: np.maximum(ranks, 0) for name, ranks in rank_of.items()}
         return cls(assigned, num_ranks, int(np.count_nonzero(crossing)) // 2)
 
     def rows(self, name: str, rank: int) -> NDArray[np.intp]:
-        """The rows that a rank holds, in increasing order."""
         return np.flatnonzero(self.rank_of[name] == rank)
 
 
 def partition(links: sp.coo_array, num_ranks: int) -> RankOfRow:
-    """The rank of each node: parts of nearly equal size with few links between them (METIS).
-
-    Raises: InvalidInput: more ranks than nodes.
-    """
+    """The rank of each node: parts of nearly equal size with few links between them (METIS)."""
     num_nodes = links.shape[0]
     if num_ranks > num_nodes:
         raise InvalidInput(
@@ -505,15 +478,11 @@ def _links(algorithm: LinearAlgorithm) -> sp.coo_array:
     return sp.coo_array(links)
 
 
-def _transposed(matrix: Map) -> Map:
-    return None if matrix is None else matrix.T
-
-
-def _filled(ranks: RankOfRow, matrix: Map, rank_of_column: RankOfRow) -> RankOfRow:
+def _filled(ranks: RankOfRow, matrix: Map, rank_of_column: RankOfRow, *, transposed: bool = False) -> RankOfRow:
     """Rows without a rank get the rank of their first entry that has one."""
     if matrix is None:
         return ranks
-    entries = sp.coo_array(sp.csr_array(matrix))
+    entries = sp.coo_array(sp.csr_array(matrix.T if transposed else matrix))
     others = rank_of_column[entries.col]
     filled_entries = np.flatnonzero(others != NO_RANK)[::-1]  # the first entry is written last
     first = np.full(ranks.size, NO_RANK)

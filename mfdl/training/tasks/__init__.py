@@ -14,10 +14,9 @@ from ...spec import parse
 from . import partition
 from ._data_sets import a9a, digits, femnist, housing, least_squares, logistic, mnist, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
-from .file_tasks import from_file, load_file, parse_file_text
+from .file_tasks import file_options, from_file, load_from_module, parse_file_text, parse_module_text
 from .instance import Evaluation
 from .preconditioner import Preconditioner
-from .task_modules import load_from_module, parse_module_text
 
 __all__ = [
     "Evaluation", "Preconditioner", "Task", "a9a", "digits", "femnist", "from_file", "from_module", "housing",
@@ -47,14 +46,12 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
         graph: a networkx graph, the name of one, or the number of nodes.
         data_home: cache of downloaded data; None for the usual place.
         params: further parameters of the function or the file, such as partition="dirichlet:alpha=10".
-    Raises:
-        InvalidInput: unknown name or parameter, one given twice or of another type; refusals of the task's function.
     """
     text = str(name)
     if parse(text).name not in TASKS:
         if (function := parse_module_text(text)) is not None:
             return load_from_module(function, graph, params, data_home)
         if (file := parse_file_text(text)) is not None:
-            return load_file(file, graph, params)
+            return from_file(file.path, graph, **file_options(file, params))
     task: Task = TASKS.make(text, graph, given=params, data_home=data_home)
     return task

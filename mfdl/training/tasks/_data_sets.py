@@ -1,9 +1,6 @@
 """Tasks by name: published data sets (a9a, digits, California housing, MNIST, FEMNIST), and generated records.
 
 `graph_or_num_nodes`, `data_home` and `partition` (see `partition.parse`) of these functions are those of `load`.
-Quadratic: f_i(x) = 1/2 ||A_i x - b_i||^2, one record [A_i b_i] at each node, for user-level privacy; the test loss is
-the distance to the minimiser, or the excess loss, in closed form. Logistic: features of a known spectrum, and classes
-of a known model.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from ... import check, data
-from ...data.registered_files import A9A_FEATURES, mnist_files
+from ...data import A9A_FEATURES, mnist_files
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
@@ -32,12 +29,8 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 TEST_FRACTION = 0.2
 """Share held back of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST."""
 
-FEMNIST_CLASSES = 62
-"""Digits, capital and small letters."""
-
-SMALL_TEST_FRACTION = 1 / 6
-"""Share held back where only the 10,000 images of MNIST are there."""
-
+FEMNIST_CLASSES = 62  # Digits, capital and small letters
+SMALL_TEST_FRACTION = 1 / 6  # share held back where only the 10,000 images of MNIST are there
 STANDARDISED = "mean and standard deviation of each feature over the train records"
 
 
@@ -64,8 +57,7 @@ def _huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return near * (distance - near / 2)
 
 
-FEATURE_BOUND = 5.0
-"""Bound of standardised features in the clipped tasks."""
+FEATURE_BOUND = 5.0  # bound of standardised features in the clipped tasks
 SPLITS = ("libsvm", "pool")
 MNIST_SPLITS = ("original", "pool")
 SOURCES = ("auto", "full", "10k")
@@ -84,7 +76,6 @@ MNIST_MODELS = {
 
 
 def small_cnn(classes: int) -> torch.nn.Module:
-    """Two convolutions of images of 28 x 28 pixels, 16 and 32 channels, GroupNorm, one linear layer; random values."""
     nn = torch.nn
     first = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
     second = nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(8, 32)
@@ -114,10 +105,7 @@ def a9a(
         (features, (labels > 0).astype(np.int64))
         for features, labels in (data.a9a("train", data_home), data.a9a("test", data_home))
     )
-    name = "a9a"
-    if split == "pool":
-        name = "a9a-pool"
-        train, test = _pooled(train, test)
+    name, (train, test) = ("a9a-pool", _pooled(train, test)) if split == "pool" else ("a9a", (train, test))
     return _task(name, graph_or_num_nodes, train, test, _Logistic, partition, "none")
 
 
@@ -143,10 +131,8 @@ def digits(
 ) -> Task:
     """Handwritten digits, 1,797 images of 8 x 8 pixels (divided by 16) in scikit-learn, classified with cross entropy.
 
-    Args:
-        model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
-            torch's default initial values, 2,410 parameters).
-        test_fraction: share of the records held back, the same ones in all runs (`partition.split_rows`).
+    Args: model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU, torch's
+        initial values, 2,410 parameters); test_fraction: share held back, the same records in all runs.
     """
     require_known("digits model", model, DIGITS_MODELS)
     test_fraction = check.open_unit(test_fraction=test_fraction)
@@ -157,7 +143,6 @@ def digits(
 
 @functools.cache
 def _digits() -> Records:
-    """Pixels in [0, 1] and classes, read-only."""
     from sklearn.datasets import load_digits  # a second to import
 
     images, classes = load_digits(return_X_y=True)
@@ -179,9 +164,8 @@ def housing(
     """California housing: the median house value of 20,640 districts from 8 features.
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
-    random_state `DATA_SPLIT_SEED` = 0), treated as public: no guarantee covers these 16 numbers. Targets are in units
-    of 100,000 dollars. One test record lies 193 standard deviations out; the names housing-mlp and housing-linear clip
-    at 5.
+    random_state 0), treated as public: no guarantee covers these 16 numbers. Targets are in units of 100,000 dollars.
+    One test record lies 193 standard deviations out; the names housing-mlp and housing-linear clip at 5.
 
     Args:
         partition: not a Dirichlet partition, which needs classes.
@@ -319,8 +303,7 @@ Metric = Literal["squared-distance", "excess-loss"]
 
 STARTS = ("zero", "ones", "optimum")
 ROTATION_DEGREES = 15.0
-LARGEST_ENTRY = 1e15
-"""Largest entry: squares of entries, and sums of them, stay well inside float32."""
+LARGEST_ENTRY = 1e15  # largest entry: squares of entries, and sums of them, stay well inside float32
 
 
 @TASKS.register(example="least-squares:dimension=5")
@@ -379,16 +362,13 @@ def quadratic(
     """The task of f_i(x) = 1/2 ||A_i x - b_i||^2 at node i, one record each.
 
     Records are stored in float32, the minimiser of these and the test records too, so that a loss near 0 is right up to
-    about 1e-14 of its value at x = 0.
+    about 1e-14 of its value at x = 0. For user-level privacy, as a node has one record.
 
     Args:
         matrices, values: A_i, shape (n, m, d), and b_i, shape (n, m).
         metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
             ||x - x*||^2, or "excess-loss", f(x) - f(x*).
         start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
-    Raises:
-        InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
-            metric or start.
     """
     A, b = check.finite_array(3, matrices=matrices), check.finite_array(2, values=values)
     if A.shape[:2] != b.shape or A.shape[1] < A.shape[2] or A.size == 0:
@@ -442,9 +422,7 @@ def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float,
     if isinstance(start, str):
         require_known("start", start, STARTS)
         point = optimum.astype(np.float64) if start == "optimum" else np.full(d, float(start == "ones"))
-        return tuple(point.tolist())
-    point = check.finite_array(1, start=start)
-    if len(point) != d:
+    elif len(point := check.finite_array(1, start=start)) != d:
         raise InvalidInput(f"start must be one of {', '.join(STARTS)} or {d} numbers, got {len(point)}.")
     return tuple(point.tolist())
 
@@ -486,7 +464,6 @@ def logistic(
     scores, cross entropy: convex, and able to represent the true model.
 
     Args:
-        dimension, train_records, test_records, data_seed: d, numbers of records, and the seed of all of them.
         decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
         margin: separation of the classes, >= 0; 0 leaves nothing to learn.
         clip: bound on the absolute value of a feature, > 0; a public constant.

@@ -35,9 +35,8 @@ class Task:
     """Records on nodes, a model and a loss.
 
     Attributes:
-        kind: "classification" (integer targets; accuracy is reported) or "regression".
         features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
-        targets: shape (N,); int64 classes or float32 values.
+        targets: shape (N,); int64 classes ("classification") or float32 values ("regression").
         build_module: returns a new module for batches (records, ...); its random initial values come from torch's
             global generator, which is seeded around the call. For worker processes it must be picklable.
         loss: (output of one record, target of one record) -> scalar.
@@ -53,9 +52,7 @@ class Task:
             `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
             guarantee for fewer is refused.
         node_labels: of the graph that the task is for, in index order. None: any graph with as many nodes.
-    Raises:
-        InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
-        UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
+    Raises: UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
     """
 
     name: str
@@ -89,6 +86,7 @@ class Task:
                 f"'none', got {constants!r}."
             )
         num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
+        object.__setattr__(self, "num_nodes", num_nodes)
         object.__setattr__(self, "record_owners", _owners(self.record_owners, num_nodes))
         arrays = {
             "features": records.features(features=self.features),
@@ -115,7 +113,6 @@ class Task:
                 f"{type(self.partition).__name__}; partition.parse makes one of a text."
             )
         self.partition.require_fits(self.kind, len(train), num_nodes)
-        object.__setattr__(self, "num_nodes", num_nodes)
         for name, array in arrays.items():
             object.__setattr__(self, name, read_only(array))
         self._check_model()
@@ -160,7 +157,6 @@ class Task:
                 are recognised: unchanged ones are, rounded or rescaled ones are yours to declare.
         Returns: a task of another name and content hash, without a Lipschitz claim (`Preconditioner.weights` converts
             back).
-        Raises: InvalidInput: features that are not real vectors, another number of features, private records.
         """
         if self.features.ndim != 2 or not np.issubdtype(self.features.dtype, np.floating):
             raise InvalidInput(
@@ -191,7 +187,6 @@ class Task:
         """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
 
         Args: parameters: those of a node, shape (d,); seed: of the run, which decides the frozen ones.
-        Raises: InvalidInput: another number of parameters.
         """
         module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL))
         modules.in_types(module, torch.float32)
@@ -209,7 +204,7 @@ class Task:
         return module.eval()
 
     def require_nodes(self, nodes: Sequence[Hashable]) -> None:
-        """Raises InvalidInput where the task holds the records of other nodes, or of these in another order."""
+        """Refuses other nodes than those of the task, and another order of them."""
         if self.num_nodes != len(nodes):
             raise InvalidInput(
                 f"task has {self.num_nodes} nodes but the mechanism has {len(nodes)}; build the task for the "
@@ -226,7 +221,6 @@ class Task:
 
     @property
     def batch_sizes_depend_on_seed(self) -> bool:
-        """Whether `public_batch_sizes` needs the seed, as of a Dirichlet partition."""
         return self.partition.sizes_depend_on_seed
 
     def public_batch_sizes(self, period: Period, seed: int | None = None) -> NDArray[np.float64]:
@@ -235,8 +229,6 @@ class Task:
         Where messages are hidden they change the privacy loss: calibrate
         `algorithm.with_divisors(task.public_batch_sizes(period))` there, with the seed of the run where
         `batch_sizes_depend_on_seed`.
-
-        Raises: InvalidInput: no seed, and the sizes depend on it.
         """
         periods = np.array(periods_of_nodes(period, self.num_nodes))
         if seed is None:
@@ -253,8 +245,6 @@ class Task:
 
         `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners if records change,
         as neighbouring data sets must.
-
-        Raises: InvalidInput: a partition that does not give every record to exactly one node.
         """
         owners = np.empty(len(self.targets), dtype=np.int64)
         seed = check.integer_at_least(0, seed=seed)
@@ -268,7 +258,6 @@ class Task:
         """Split, record-to-step map and first model, which all mechanisms of one seed share.
 
         Args:
-            seed: integer >= 0; the split, the batch order and the first model draw from streams of their own.
             period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
             dtype: float32 or float64, of features, models and gradients. Modules in half precision, or of several
                 types, compute in theirs, the former on features of their type.
@@ -349,7 +338,6 @@ def from_module(
         train, test: Datasets of (features, target), read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
         partition: of the train records, or its text such as "dirichlet:alpha=10", see `partition.parse`.
-    Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
     arrays = {"features": features, "targets": targets, "test_features": test_features, "test_targets": test_targets}
     more: dict[str, Any] = records.caller_arrays(train, test, arrays)
@@ -360,7 +348,6 @@ def from_module(
 
 
 def _owners(given: Any, num_nodes: int) -> Owners:
-    """Raises: InvalidInput: nodes that do not exist, or the same steps, which the executor's order does not keep."""
     owners = Owners.from_value(given)
     if owners.same_steps:
         raise InvalidInput("record_owners must be without same_steps: each node orders its records by itself.")
@@ -370,7 +357,6 @@ def _owners(given: Any, num_nodes: int) -> Owners:
 
 
 def node_count(graph_or_num_nodes: Any) -> int:
-    """The number of nodes of a graph, of the graph of a name, or the number itself."""
     graph = resolved_name(graph_or_num_nodes)
     if isinstance(graph, SparseGraph):
         return graph.num_nodes
@@ -389,5 +375,5 @@ def _scores(module: torch.nn.Module, features: torch.Tensor) -> int | None:
     try:
         output = module(features)
     except Exception:
-        return None  # reported, with its reason, by the check of the model
+        return None  # reported by the check of the model
     return int(output.shape[1]) if isinstance(output, torch.Tensor) and output.ndim == 2 else None

@@ -1,19 +1,26 @@
-"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, with the same options.
+"""Tasks of a user's file: data, `PATH:target=COLUMN,...` or `from_file`, and code, `FILE.py:FUNCTION,key=value,...`.
 
-Both give the same task, and so do files of the same content under two names. `FileSummary` describes a data file and
-its task before training, with the reason if it is refused.
+Both texts of a data file give the same task, and so do files of the same content under two names. `FileSummary`
+describes a data file and its task before training, with the reason if it is refused. A Python file is run, with its
+folder on the import path, so it must be trusted like any program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
+import inspect
 import os
 import re
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,15 +33,22 @@ from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
 from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
-from .table_records import TableOptions, TableRecords, kind_of_task, read_records, roles, table_records, test_table
+from .table_records import (
+    TableOptions,
+    TableRecords,
+    TableRoles,
+    kind_of_task,
+    read_records,
+    roles,
+    table_records,
+    test_table,
+)
 
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
 """Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
 
 HIDDEN = 64
-LISTS = ("classes", "features", "drop", "ranges")
-"""Options whose values may be followed by others: drop=id,name."""
-
+LISTS = ("classes", "features", "drop", "ranges")  # options whose values may be followed by others: drop=id,name
 SCALING = ("standardise", "standardize", "normalise", "normalize", "scale", "scaling")
 _FILE = re.compile(
     rf"(?P<path>.+?(?:{'|'.join(map(re.escape, READERS))})(?:\.gz)?)(?::(?P<options>.*))?", re.IGNORECASE | re.DOTALL
@@ -42,7 +56,7 @@ _FILE = re.compile(
 
 
 class FileText(NamedTuple):
-    """A text that names a data file, in its parts; settings: (key, value) of each option."""
+    """A text that names a data file, in its parts."""
 
     path: str
     settings: tuple[tuple[str, str], ...]
@@ -55,8 +69,6 @@ def parse_file_text(text: str) -> FileText | None:
     FileText(path='own.csv', settings=(('target', 'price'), ('drop', 'id,name')))
     >>> parse_file_text("digits:model=mlp") is None
     True
-
-    Raises: InvalidInput: a file of another format, a value without a key.
     """
     text = text.strip()
     match = _FILE.fullmatch(text)
@@ -123,10 +135,7 @@ def from_file(
             or a file of columns column, low, high; "*" stands for all other features. Values are clipped to the range
             and mapped to [0, 1]. A range that was read off the private records is not public.
     Returns: a task named by its target and model; its content hash does not depend on the path.
-    Raises:
-        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of uncertain
-            kind, one class only, a node that the graph lacks.
-        MissingExtra: a Parquet file, and pyarrow is not installed.
+    Raises: MissingExtra: a Parquet file, and pyarrow is not installed.
     """
     text = check.path(path=path)
     if (parts := _FILE.fullmatch(str(text))) is not None and parts["options"] is not None:
@@ -138,15 +147,8 @@ def from_file(
     return task_of_records(read_records(text, options), graph, partition, model, hidden)
 
 
-def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
-    return from_file(text.path, graph, **file_options(text, given))
-
-
 def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options of a text as arguments of `from_file`.
-
-    Raises: InvalidInput: an unknown option, one given twice, a value of another type.
-    """
+    """The options of a text as arguments of `from_file`."""
     for key in (key for key, _ in text.settings if key in SCALING):
         raise InvalidInput(
             f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
@@ -221,12 +223,9 @@ def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     return np.array([index[label] for label in node_labels], dtype=np.int64)
 
 
-OF_THE_MODEL = ("partition", "model", "hidden")
-
-
 @dataclasses.dataclass(frozen=True)
 class ColumnSummary:
-    """A column; role: "target", "feature", "node" or "unused"; empty if the target is not known."""
+    """A column, its role "target", "feature", "node" or "unused"; empty if the target is not known."""
 
     name: str
     kind: str
@@ -264,70 +263,240 @@ class FileSummary:
 
 def summary_of_task(text: str, task: Task) -> FileSummary:
     """The summary of any task, with the nodes of seed 0."""
-    return dataclasses.replace(_with_task(FileSummary(text), task), features=int(np.prod(task.features.shape[1:])))
+    return FileSummary(text, features=int(np.prod(task.features.shape[1:])), **_task_facts(task))
 
 
 def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
-    """The summary of a data file, and with a graph of the task on it.
-
-    Raises: InvalidInput: a file that cannot be read, an unknown option.
-    """
+    """The summary of a data file, and with a graph of the task on it."""
     arguments = file_options(text)
-    of_the_model = {name: arguments.pop(name) for name in OF_THE_MODEL if name in arguments}
-    options = TableOptions(model=of_the_model.get("model", "linear"), **arguments)
-    table = read_table(Path(text.path))
-    summary = FileSummary(text.path, table.format, table.num_rows, _columns(table, options))
+    model_options = {name: arguments.pop(name) for name in ("partition", "model", "hidden") if name in arguments}
+    options = TableOptions(model=model_options.get("model", "linear"), **arguments)
+    table, chosen, facts = read_table(Path(text.path)), None, dict[str, Any]()
     try:
         chosen = roles(table, options)
-        summary = dataclasses.replace(summary, target=chosen.target.name, features=len(chosen.features))
-        summary = dataclasses.replace(summary, kind=kind_of_task(chosen.target, options, table.where))
+        facts |= {"target": chosen.target.name, "features": len(chosen.features)}
+        facts["kind"] = kind_of_task(chosen.target, options, table.where)
         records = table_records(table, options, test_table(table, options))
-        summary = _with_records(summary, records)
+        per_node: Sequence[int] = [] if records.node_labels is None else [*Counter(records.node_labels).values()]
+        facts |= {"classes": records.classes, "nodes": len(per_node) or None}
+        facts |= {"train_records": len(records.targets), "test_records": len(records.test_targets)}
+        facts["records_of_nodes"] = (min(per_node), max(per_node)) if per_node else None
         if graph is not None:
-            summary = _with_task(summary, task_of_records(records, graph, **of_the_model))
+            facts |= _task_facts(task_of_records(records, graph, **model_options))
     except InvalidInput as error:
-        return dataclasses.replace(summary, refused=str(error))
-    return summary
+        facts["refused"] = str(error)
+    return FileSummary(text.path, table.format, table.num_rows, _columns(table, chosen), **facts)
 
 
-def _columns(table: DataTable, options: TableOptions) -> tuple[ColumnSummary, ...]:
+def _columns(table: DataTable, chosen: TableRoles | None) -> tuple[ColumnSummary, ...]:
     role_of: dict[int, str] = {}
-    try:
-        chosen = roles(table, options)
+    if chosen is not None:
         role_of = {id(column): "feature" for column in chosen.features} | {id(chosen.target): "target"}
         role_of |= {} if chosen.node is None else {id(chosen.node): "node"}
-    except InvalidInput:  # which the summary states
-        chosen = None
-    sides = [column for column in (table.target, table.node) if column is not None]
+    other = "unused" if chosen else ""
     return tuple(
-        ColumnSummary(
-            column.name, column.kind, role_of.get(id(column), "unused") if chosen else "", int(column.missing.sum())
-        )
-        for column in (*table.columns, *sides)
+        ColumnSummary(column.name, column.kind, role_of.get(id(column), other), int(column.missing.sum()))
+        for column in (*table.columns, table.target, table.node)
+        if column is not None
     )
 
 
-def _with_records(summary: FileSummary, records: TableRecords) -> FileSummary:
-    per_node: Sequence[int] = [] if records.node_labels is None else [*Counter(records.node_labels).values()]
-    return dataclasses.replace(
-        summary,
-        classes=records.classes,
-        train_records=len(records.targets),
-        test_records=len(records.test_targets),
-        nodes=len(per_node) or None,
-        records_of_nodes=(min(per_node), max(per_node)) if per_node else None,
-    )
-
-
-def _with_task(summary: FileSummary, task: Task) -> FileSummary:
+def _task_facts(task: Task) -> dict[str, Any]:
     counts = np.bincount(task.owners(seed=0), minlength=task.num_nodes)
-    return dataclasses.replace(
-        summary,
-        kind=task.kind,
-        train_records=len(task.targets),
-        test_records=len(task.test_targets),
-        nodes=task.num_nodes,
-        records_of_nodes=(int(counts.min()), int(counts.max())),
-        task=task.name,
-        content_hash=task.content_hash,
-    )
+    return {
+        "kind": task.kind,
+        "train_records": len(task.targets),
+        "test_records": len(task.test_targets),
+        "nodes": task.num_nodes,
+        "records_of_nodes": (int(counts.min()), int(counts.max())),
+        "task": task.name,
+        "content_hash": task.content_hash,
+    }
+
+
+SUPPLIED = ("graph", "num_nodes", "graph_or_num_nodes", "data_home")
+EXAMPLE = "mytasks.py:make_task"
+_PYTHON = re.compile(r"(?P<path>.+?\.py)(?::(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
+_MODULE = "_mfdl_task_file"
+
+
+class ModuleText(NamedTuple):
+    """A text that names a function of a Python file, in its parts."""
+
+    path: str
+    function: str
+    settings: tuple[tuple[str | None, str], ...]
+
+
+def parse_module_text(text: str) -> ModuleText | None:
+    """The parts of `FILE.py:FUNCTION,key=value,...`; None for a text that begins with no Python file.
+
+    >>> parse_module_text("mytasks.py:make_task,width=8")
+    ModuleText(path='mytasks.py', function='make_task', settings=(('width', '8'),))
+    >>> parse_module_text("digits") is None
+    True
+    """
+    match = _PYTHON.fullmatch(text.strip())
+    if match is None:
+        return None
+    function, _, rest = (match["rest"] or "").partition(",")
+    function = function.strip()
+    if not function.isidentifier():
+        raise InvalidInput(
+            f"a task file is written {match['path']}:FUNCTION, with FUNCTION the name of a function that makes a task, "
+            f"got {text.strip()!r}; e.g. {EXAMPLE}."
+        )
+    return ModuleText(match["path"], function, tuple(map(setting, rest.split(","))) if rest.strip() else ())
+
+
+def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], data_home: Any = None) -> Task:
+    """The task that the function of a file makes.
+
+    Args:
+        graph: goes to a parameter `graph` (a networkx graph, or the number of nodes if only that is known) or to the
+            first parameter; its number of nodes to a parameter `num_nodes`.
+        given: parameters in Python, beside those of the text.
+    """
+    path, num_nodes = Path(text.path), node_count(graph)
+    where, folder = f"{path.name}:{text.function}", str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        function = _function(_executed(path), text)
+        arguments = _arguments(function, where, text, given)
+        supplied = _supplied(function, where, graph, num_nodes, data_home)
+        try:
+            task = function(**supplied, **arguments)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            raise InvalidInput(f"task file {where} fails: {_last_place(error, text.path)}.") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+    if not isinstance(task, Task):
+        hint = "; end it with `return task`" if task is None else ""
+        raise InvalidInput(
+            f"task file {where} must return a Task, as mfdl.tasks.from_module gives, got {check.brief(task)}{hint}."
+        )
+    if task.num_nodes != num_nodes:
+        raise InvalidInput(
+            f"task file {where} must return a task on the {num_nodes} nodes of the graph, got {task.num_nodes}; pass "
+            "the graph on to mfdl.tasks.from_module."
+        )
+    return task
+
+
+def _executed(path: Path) -> ModuleType:
+    """The module of a file.
+
+    It leaves `sys.modules` after it ran: cloudpickle then sends its functions to other processes by their code.
+    """
+    if not path.is_file():
+        near = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise InvalidInput(f"task file {str(path)!r} does not exist{did_you_mean(path.name, near)}")
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"task file {str(path)!r} is no Python file; give one that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module  # dataclasses of the file look it up
+    try:
+        spec.loader.exec_module(module)
+    except InvalidInput:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"task file {str(path)!r} fails when it is run: {_last_place(error, str(path))}.") from error
+    finally:
+        sys.modules.pop(_MODULE, None)
+    return module
+
+
+def _last_place(error: BaseException, path: str) -> str:
+    name = os.path.basename(path)
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if os.path.basename(frame.filename) == name
+    ]
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else next(reversed(lines), None)
+    message = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}{f' in line {line}' if line else ''}{message and f': {message}'}".rstrip(".")
+
+
+def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
+    functions = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == _MODULE
+    ]
+    function = getattr(module, text.function, None)
+    if function is None:
+        some = f" Functions: {', '.join(functions)}." if functions else " It has no function."
+        raise InvalidInput(
+            f"task file {text.path!r} has no function {text.function!r}{did_you_mean(text.function, functions)}{some}"
+        )
+    if not callable(function):
+        raise InvalidInput(
+            f"{text.function} of task file {text.path!r} must be a function of the graph, got {check.brief(function)}."
+        )
+    return cast("Callable[..., Any]", function)
+
+
+def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
+    names = _parameters(function)
+    given = graphs.resolved_name(graph)
+    known = {
+        "graph": given.networkx() if isinstance(given, graphs.SparseGraph) else given,
+        "num_nodes": num_nodes,
+        "data_home": data_home,
+    }
+    known["graph_or_num_nodes"] = known["graph"]
+    first = _first(names)
+    if first is None:
+        raise InvalidInput(f"task file {where} must take the graph, or its num_nodes; write def FUNCTION(graph): ...")
+    return {name: known[name] for name in SUPPLIED if name in names} | {first: known.get(first, known["graph"])}
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # of code in C
+        return {}
+
+
+def _first(names: Mapping[str, inspect.Parameter]) -> str | None:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    usable = [name for name, parameter in names.items() if parameter.kind in kinds]
+    by_name = [name for name in SUPPLIED[:3] if name in usable]
+    return next(iter([*by_name, *usable]), None)
+
+
+def _arguments(function: Callable[..., Any], where: str, text: ModuleText, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of the text and of Python; a text whose parameter has no type is read as a number if it is one."""
+    names = _parameters(function)
+    example = f"{text.path}:{text.function},KEY=VALUE"
+    entry = Entry("task file", where, function, example, supplied=(*SUPPLIED, _first(names) or ""))
+    variadic = {name for name, parameter in names.items() if parameter.kind.name.startswith("VAR")}
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values())
+    arguments = dict(given)
+    entry.arguments((), {key: value for key, value in given.items() if key in entry.free or not takes_any})
+    for key, value in text.settings:
+        parameter = entry.free.get(key or "")
+        if key is None:
+            raise InvalidInput(f"task file {where}: parameters are written key=value, got {value!r}; e.g. {example}.")
+        if key in arguments:
+            raise InvalidInput(f"task file {where}: parameter {key!r} is given twice; give it once.")
+        if parameter is None and not takes_any:
+            entry.arguments((), {key: value})  # refuses it
+        typed = parameter is not None and parameter.type is not None
+        arguments[key] = parameter.read(value, f"task file {where}") if parameter and typed else _literal(value)
+    required = {name for name, parameter in entry.free.items() if parameter.required}
+    if missing := sorted(required - arguments.keys() - variadic):
+        raise InvalidInput(f"task file {where} needs the parameter {missing[0]!r}; add {missing[0]}=VALUE.")
+    return arguments
+
+
+def _literal(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text

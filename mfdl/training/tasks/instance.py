@@ -21,30 +21,22 @@ from ...display import short_repr
 from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
-from ..clip_rules import ClipRule
+from ..clipping import ClipRule
 from . import modules
 from .modules import node_batch
 from .record_clipping import RecordClipping, clipped_rows
 
-CHUNK_BYTES = 256 * 2**20
-"""About the most memory of per-record gradients or activations at one time."""
-
-WORTH_SORTING = 0.75
-"""Nodes are grouped by size where that leaves at most this share of the slots of all batches,"""
-WORTH_A_CALL = 2**23
-"""and saves more numbers than these: a call for each size costs as much as some million of them."""
-
-KEPT_BYTES = 128 * 2**20
-"""Largest size of records at which the batches of whole nodes are kept."""
+CHUNK_BYTES = 256 * 2**20  # about the most memory of per-record gradients or activations at one time
+WORTH_SORTING = 0.75  # nodes are grouped by size where that leaves at most this share of the slots of all batches,
+WORTH_A_CALL = 2**23  # and saves more numbers than these: a call for each size costs as much as some million of them
+KEPT_BYTES = 128 * 2**20  # largest size of records at which the batches of whole nodes are kept
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """Test metrics of every node's model. NOT private: no noise was added for them (see `TaskInstance.evaluate`).
 
-    Attributes:
-        loss, accuracy: on the test records, float64 (n,); accuracy is None for regression.
-        metrics: the requested ones by name (`mfdl.metrics`), float64 (n,), or () for the average model.
+    Float64 (n,), or () for metrics (`mfdl.metrics`) of the average model; accuracy is None for regression.
     """
 
     __repr__ = short_repr
@@ -95,7 +87,7 @@ class TaskInstance:
     nodes: NDArray[np.intp] | None = None
 
     def node_part(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
-        """The instance of some of its nodes, in increasing order, for one of several processes."""
+        """The instance of some of its nodes, in increasing order."""
         if nodes is None:
             return self
         at = torch.as_tensor(nodes, device=self.mask.device)
@@ -128,10 +120,7 @@ class TaskInstance:
     ) -> torch.Tensor:
         """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
-        Args:
-            unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
-            scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
-        Raises: InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
+        Args: scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
         """
         require_known("unit", str(unit), UNITS)
         scales = None if scales is None else scales.to(models)
@@ -150,7 +139,6 @@ class TaskInstance:
         Guarantees:
             Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
             the batch is empty (`clipped_rows`). A node's row depends on its own model and records only.
-        Raises: as `clipped_gradients`.
         Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
         """
         features, targets, mask = self._batches(models, step)
@@ -185,7 +173,6 @@ class TaskInstance:
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
             (`RecordClipping.sums`). A node's row depends on its own model and records only.
-        Raises: as `clipped_gradients`.
         Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are; of large layers the inputs
             and backprops of a record, not its gradient (`RecordClipping`).
         """
@@ -240,11 +227,8 @@ class TaskInstance:
         Not private: the numbers are exact functions of the test records and of models that may not be released. They
         are for research; publishing them, or choosing parameters by them, is outside every guarantee.
 
-        Args:
-            models: (n, d).
-            measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
-            average: the mean model of all nodes, (1, d); default that of `models`.
-        Raises: InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
+        Args: measured: further metrics (`mfdl.metrics.METRICS`), which change no bit of loss and accuracy; average: the
+            mean model of all nodes, (1, d), default that of `models`.
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
             "average_train_loss" one, the other two together one over the test set.
         """
@@ -255,7 +239,6 @@ class TaskInstance:
         return dataclasses.replace(result, metrics=of_nodes)
 
     def test(self, rows: torch.Tensor) -> Evaluation:
-        """Loss and accuracy of models (rows, d) on all test records."""
         classes = self.task.kind == "classification"
         return tested(self.model, rows, self.test_features, self.test_targets, classes, self.activations)
 
@@ -280,11 +263,10 @@ class TaskInstance:
         return self.features[at], self.targets[at], self.mask[at]
 
     def _check_models(self, models: torch.Tensor) -> None:
-        def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-            return tuple(tensor.shape), tensor.dtype, tensor.device
-
-        wanted = facts(self.initial_parameters)
-        got = facts(models) if isinstance(models, torch.Tensor) else type(models).__name__
+        wanted, got = (
+            (tuple(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x).__name__
+            for x in (self.initial_parameters, models)
+        )
         if got != wanted:
             raise InvalidInput(f"models must be a tensor of shape, dtype and device {wanted}, got {got}.")
 
@@ -314,7 +296,6 @@ def tested(
 def _summed(
     part_gradients: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
 ) -> torch.Tensor:
-    """Gradients (n, d) added up over parts of nodes x slots."""
     parts = [*_parts(len(models), num_slots, bytes_per_slot)]
     if len(parts) == 1:
         return part_gradients(*parts[0])
@@ -369,7 +350,7 @@ def _joined(parts: Sequence[torch.Tensor], slots: int) -> torch.Tensor:
 
 
 def without_copies(instances: Sequence[TaskInstance], stack: TaskInstance) -> list[TaskInstance]:
-    """The same instances, whose tensors are views of the stack and of the first one's test records."""
+    """The same instances as views of the stack and of the first one's test records."""
     n, first, views = len(instances[0].mask), instances[0], []
     for run, instance in enumerate(instances):
         at = slice(run * n, (run + 1) * n), slice(None), slice(instance.mask.shape[2])
@@ -386,10 +367,7 @@ def evaluate(
     measured: Iterable[str] = (),
     averages: torch.Tensor | None = None,
 ) -> Evaluation:
-    """Metrics of the models (R n, d) of all runs in one call, shape (R n,), or (R,) for those of average models.
-
-    Args: averages: the average models, (R, d); default those of `models`.
-    """
+    """Metrics of the models (R n, d) of all runs in one call, shape (R n,), or (R,) for those of `averages`, (R, d)."""
     first, of_runs = instances[0], models.unflatten(0, (len(instances), -1))
     wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
     evaluation = first.test(models)

@@ -38,17 +38,23 @@ INDEPENDENCE_TOLERANCE = 1e-5
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
     """Builds a module with torch's CPU generator seeded; the global generator is left as it was."""
-    if isinstance(build_module, torch.nn.Module) or not callable(build_module):
-        itself = f"the module {type(build_module).__name__} itself"
+    if (itself := isinstance(build_module, torch.nn.Module)) or not callable(build_module):
+        got = f"the module {type(build_module).__name__} itself" if itself else check.brief(build_module)
         raise InvalidInput(
-            "build_module must be a function that returns a new module, got "
-            f"{itself if isinstance(build_module, torch.nn.Module) else check.brief(build_module)}; of a module that "
-            "exists give functools.partial(copy.deepcopy, module)."
+            f"build_module must be a function that returns a new module, got {got}; of a module that exists give "
+            "functools.partial(copy.deepcopy, module)."
         )
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: that would also reseed the generators of other devices, which are not restored.
         torch.default_generator.manual_seed(seed)
-        module = _called(build_module)
+        try:
+            module = build_module()
+        except Exception as error:
+            name = getattr(build_module, "__name__", type(build_module).__name__)
+            raise InvalidInput(
+                f"build_module must return a new module when called without arguments, got {type(error).__name__} of "
+                f"{name}: {_first_line(error)}; give a function, or functools.partial({name}, ...) with its arguments."
+            ) from error
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"build_module must return a torch.nn.Module, got {type(module).__name__}.")
     if not any(p.requires_grad for p in module.parameters()):
@@ -56,23 +62,9 @@ def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Mo
     return module
 
 
-def _called(build_module: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    try:
-        return build_module()
-    except Exception as error:
-        name = getattr(build_module, "__name__", type(build_module).__name__)
-        raise InvalidInput(
-            f"build_module must return a new module when called without arguments, got {type(error).__name__} of "
-            f"{name}: {_first_line(error)}; give a function, or functools.partial({name}, ...) with its arguments."
-        ) from error
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerRecordModel:
-    """A module as functions of flat parameter rows (..., d); only parameters with `requires_grad` are in the rows.
-
-    Attributes: loss: (output of one record, its target) -> scalar.
-    """
+    """A module as functions of flat parameter rows (..., d); only parameters with `requires_grad` are in the rows."""
 
     module: torch.nn.Module
     loss: Loss
@@ -113,7 +105,7 @@ class PerRecordModel:
         return row.to(torch.promote_types(row.dtype, torch.float32))
 
     def unflatten(self, rows: torch.Tensor) -> Parameters:
-        """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
+        """Rows (..., d) as parameters (..., *shape); views, no copy."""
         pieces, lead = rows.split_with_sizes(self._sizes, dim=-1), rows.shape[:-1]
         return {
             name: piece.view(lead + shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
@@ -141,7 +133,6 @@ class PerRecordModel:
         return stacked_layers.stacked_calls(self.chain, parameters, features)
 
     def record_output(self, parameters: Parameters, record: torch.Tensor) -> torch.Tensor:
-        """The output of one record, alone in its batch."""
         return self.output(parameters, record.unsqueeze(0)).squeeze(0)
 
     def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -210,7 +201,7 @@ class PerRecordModel:
         return torch.cat([gradient.reshape(len(rows), -1).to(rows.dtype) for gradient in gradients], dim=1)
 
     def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
+        """Outputs (n, N, ...) of every node's row on the same records."""
         return vmap(self.output, in_dims=(0, None))(self.parameters(rows), features)
 
     def activation_size(self, features: torch.Tensor) -> int:
@@ -238,7 +229,7 @@ def inputs(module: torch.nn.Module, features: NDArray[Any], dtype: torch.dtype =
 
 
 def record_copies(parameters: Parameters, num_records: int) -> Parameters:
-    """Copies (n, B, ...) of parameters (n, ...) for the records, by which autograd differentiates; views, no memory."""
+    """Views (n, B, ...) of parameters (n, ...) for the records, by which autograd differentiates."""
     return {
         name: p.detach().unsqueeze(1).expand(-1, num_records, *p.shape[1:]).requires_grad_()
         for name, p in parameters.items()
@@ -246,13 +237,7 @@ def record_copies(parameters: Parameters, num_records: int) -> Parameters:
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
-    """A `PerRecordModel`, checked on a few records of the task.
-
-    Raises:
-        UnsupportedMechanism: a layer mixes records, draws at random or changes buffers or parameters, or torch cannot
-            take its per-record gradients.
-        InvalidInput: the module fails on the records, or the loss is not a scalar per record.
-    """
+    """A `PerRecordModel`, checked on a few records of the task."""
     refuse_by_name(module)
     with torch.no_grad():
         output = _refuse_by_trial(module, features)
@@ -296,10 +281,7 @@ class _FailedCall(TorchFunctionMode):
 
 
 def refuse_by_name(module: torch.nn.Module) -> None:
-    """Refuses layers that mix records, draw at random or collect statistics in their present mode.
-
-    Raises: UnsupportedMechanism: the first such layer.
-    """
+    """Refuses layers that mix records, draw at random or collect statistics in their present mode."""
     for name, layer in module.named_modules():
         where = f"layer {name or 'module'!r} ({type(layer).__name__})"
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
@@ -313,13 +295,9 @@ def refuse_by_name(module: torch.nn.Module) -> None:
                 f"{where} keeps running statistics of the records, which no noise protects; use "
                 "track_running_stats=False, or call .eval() on it."
             )
-        rate = 0.0
-        if isinstance(layer, _DropoutNd):
-            rate = layer.p
-        elif isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention):
-            rate = layer.dropout
-        random_layer = isinstance(layer, torch.nn.RReLU) or rate > 0
-        if layer.training and random_layer:
+        drops = isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention)
+        rate = layer.p if isinstance(layer, _DropoutNd) else layer.dropout if drops else 0.0
+        if layer.training and (isinstance(layer, torch.nn.RReLU) or rate > 0):
             raise UnsupportedMechanism(
                 f"{where} draws at random in training mode, so a step could not be repeated; "
                 "remove it, set its rate to 0, or call .eval() on it in build_module."

@@ -28,8 +28,7 @@ from ...matrices import read_only
 from ...spec import Entry, Registry
 
 Rows = NDArray[np.int64]
-Period = int | Sequence[int]
-"""Steps per epoch: one number for all nodes, or one per node."""
+Period = int | Sequence[int]  # steps per epoch: one number for all nodes, or one per node
 
 
 __all__ = ["Dirichlet", "Fixed", "Partition", "Uniform", "dealt", "parse"]
@@ -39,9 +38,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-MAX_DRAWS = 100
-"""Draws of `Dirichlet` before records are moved."""
-
+MAX_DRAWS = 100  # draws of `Dirichlet` before records are moved
 ALPHA_RANGE = (1e-6, 1e6)
 PARTITIONS: Registry[Entry] = Registry("partition")
 
@@ -50,7 +47,6 @@ class Partition(abc.ABC):
     """A rule that gives every record to exactly one node, and every node at least one record."""
 
     sizes_depend_on_seed: bool = False
-    """Whether the number of records of a node changes with the seed."""
 
     @property
     @abc.abstractmethod
@@ -70,11 +66,7 @@ class Partition(abc.ABC):
 
 
 def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-    """`partition.rows_of_nodes`, checked: a guarantee for one record assumes that it is at one node.
-
-    Raises: InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
-    Cost: O(N).
-    """
+    """`partition.rows_of_nodes`, checked in O(N): a guarantee for one record assumes that it is at one node."""
     check.instance(Partition, partition=partition)
     num_nodes, seed = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(0, seed=seed)
     targets = check.as_array(targets=targets)
@@ -226,16 +218,14 @@ class Fixed(Partition):
                 f"owners must name a node for each of the {num_records} train records, got {len(owners)}."
             )
         if owners.max() >= num_nodes:
-            raise InvalidInput(
-                f"owners must be node indices below {num_nodes}, got {owners.max()} in row "
-                f"{int(owners.argmax())}."  # exact: integers
-            )
+            row = int(owners.argmax())  # exact: integers
+            raise InvalidInput(f"owners must be node indices below {num_nodes}, got {owners.max()} in row {row}.")
         counts = np.bincount(owners, minlength=num_nodes)
         if counts.min() == 0:
+            node = int(counts.argmin())  # exact: integers
             raise InvalidInput(
-                f"each node needs a record, and owners give none to node "
-                f"{int(counts.argmin())} of {num_nodes}; "  # exact: integers
-                "give it one or use a smaller graph."
+                f"each node needs a record, and owners give none to node {node} of {num_nodes}; give it one or use a "
+                "smaller graph."
             )
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
@@ -247,8 +237,6 @@ def parse(spec: Partition | str) -> Partition:
 
     >>> parse("dirichlet:alpha=10")
     Dirichlet(alpha=10.0, min_records=1)
-
-    Raises: InvalidInput: another text, a parameter that is unknown, missing, given twice or out of range.
     """
     if isinstance(spec, Partition):
         return spec
@@ -268,8 +256,7 @@ def dirichlet_shares(draws: Uniforms, alpha: float, shape: tuple[int, int]) -> N
     """
     log_gamma = np.log(gammaincinv(alpha + 1, draws(shape))) + np.log(draws(shape)) / alpha
     weights = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return shares
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
@@ -278,7 +265,6 @@ def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
 
 
 def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
-    """b_u of each node. Raises: InvalidInput: no integers >= 1, or another number of them than nodes."""
     if not isinstance(period, Sequence) or isinstance(period, str):
         return (check.integer_at_least(1, period=period),) * num_nodes
     if len(period) != num_nodes:
@@ -287,10 +273,7 @@ def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
 
 
 def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> Rows:
-    """Rows of the records at (node, step class, slot), -1 where there is none.
-
-    Raises: InvalidInput: a node holds fewer records than its period has steps.
-    """
+    """Rows of the records at (node, step class, slot), -1 where there is none."""
     sizes, period_of = np.array([*map(len, rows_of_nodes)]), np.asarray(periods)
     num_records, num_nodes = int(sizes.sum()), len(rows_of_nodes)
     missing = period_of - sizes
@@ -338,8 +321,7 @@ class Uniforms:
 
     def __call__(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         words = self._words.random_raw(math.prod(shape)) >> np.uint64(12)
-        uniforms: NDArray[np.float64] = (words.astype(np.float64) + 0.5) * 2.0**-52
-        return uniforms.reshape(shape)
+        return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
 
 
 def torch_seed(seed: int, purpose: int) -> int:

@@ -28,8 +28,7 @@ from ...spec import Entry, Registry
 PRECONDITIONERS: Registry[Entry] = Registry("preconditioner", supplied=("num_features",), by_position=True)
 LARGEST_RATIO = 1e6
 """Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
-RIDGE = 1e-3
-"""Share of the mean eigenvalue that is added to every eigenvalue of public features."""
+RIDGE = 1e-3  # share of the mean eigenvalue that is added to every eigenvalue of public features
 Features = TypeVar("Features", NDArray[Any], torch.Tensor)
 
 __all__ = ["Preconditioner", "parse"]
@@ -48,8 +47,6 @@ class Preconditioner:
         center: c, shape (d,); default 0.
         source: of M and c, in words; part of the name of the task.
         records: digests of the records that M was computed from, if any, so that a task can refuse its own.
-    Raises: InvalidInput: other shapes, numbers that are not finite, M singular or with singular values further apart
-        than LARGEST_RATIO.
 
     >>> Preconditioner([1.0, 2.0])(np.array([[3.0, 4.0]]))
     array([[3., 8.]])
@@ -106,9 +103,7 @@ class Preconditioner:
         Args:
             features: public records, shape (N, d). They are published by training; no guarantee covers them.
             public: which records these are and why they are public, in words.
-            diagonal: each coordinate by itself; default the whole matrix.
-            center: subtract the mean of the public features first.
-        Raises: InvalidInput: features that are not finite or all 0, `public` empty.
+            diagonal: each coordinate by itself; center: subtract the mean of the public features first.
 
         >>> P = Preconditioner.from_public_features(np.diag([3.0, 1.0]), public="two published records")
         >>> (P.scales @ np.diag([4.5, 0.5]) @ P.scales.T).round(2) + 0.0
@@ -134,10 +129,7 @@ class Preconditioner:
         return len(np.asarray(self.scales))
 
     def __call__(self, features: Features) -> Features:
-        """M (x - c) of each row, in the type and on the device of the features, shape (..., d).
-
-        Raises: InvalidInput: features that are not real vectors of d entries.
-        """
+        """M (x - c) of each row, in the type and on the device of the features, shape (..., d)."""
         if features.ndim < 1 or features.shape[-1] != self.num_features:
             raise InvalidInput(
                 f"features must be vectors of {self.num_features} entries, got shape {tuple(features.shape)}."
@@ -162,7 +154,6 @@ class Preconditioner:
 
 
 def record_digests(records: ArrayLike) -> frozenset[bytes]:
-    """A digest of each record as float32."""
     rows = np.ascontiguousarray(np.asarray(records, dtype=np.float32) + 0.0)  # -0 and 0 are alike
     return frozenset(hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in rows)
 
@@ -192,8 +183,6 @@ def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
 
     >>> parse("power:0.5", 4).scales.round(3)
     array([1.   , 1.414, 1.732, 2.   ])
-
-    Raises: InvalidInput: another text, a file that cannot be read, another number of features.
     """
     if isinstance(spec, Preconditioner):
         chosen = spec

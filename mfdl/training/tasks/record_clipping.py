@@ -4,12 +4,25 @@ A weight is factored, with its bias, if it is the weight of exactly one call of 
 or `conv2d`, and autograd finds no other path from it to the loss. All other parameters get per-record gradients, and
 all do where the forward pass takes derivatives itself. Privacy does not depend on that choice: a record's inputs,
 backprops and gradients are its own, and what is clipped is what is summed.
+
+Under `Quantile` the clipping norm follows a quantile of the norms: its logarithm is one more parameter of each node's
+model, and a record's contribution is
+
+    (C a min(1, c / ||g||) g / c, C b v),  v = (1{||g|| <= c} - q) / max(q, 1 - q),  a^2 + b^2 <= 1,
+
+c of the node's own model: a function of record and model of norm at most C, as every gradient is. So any guarantee for
+gradients chosen from models covers it, whatever the noise and whoever sees which messages: nothing is released beside
+the models. By descent on v, log c moves to where a share q of the norms is below c.
+
+Source: Andrew et al., arXiv:1905.03871 (quantiles by noisy counts; there at a server, and with noise of its own).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,30 +33,28 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping
-from ..clip_rules import ClipRule, Flat, Quantile
-from . import quantile_norm
+from ..clipping import ClipRule, Flat, Quantile
 from .modules import Parameters, PerRecordModel, record_copies
 
-FACTORED_FROM = 2**8
-"""Entries of a record's gradient that factors must save."""
-DERIVATIVES = ("grad", "backward", "_make_dual")
-"""Functions of torch by which a forward pass takes derivatives: weights then act outside of the values of their calls.
-"""
+LOG_NORM = "log_norm"
+BELOW = 1 - 2.0**-20  # what rounding to float32 may need of the share of each part
+FACTORED_FROM = 2**8  # entries of a record's gradient that factors must save
+DERIVATIVES = (
+    "grad",
+    "backward",
+    "_make_dual",
+)  # of torch; in a forward pass, weights act outside of their calls' values
 
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """The arguments of `functional.linear`."""
+    """The arguments of `functional.linear`; settings: those that a later call must repeat."""
 
     input: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     groups = 1
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """Arguments besides the tensors, which a later call must repeat."""
-        return ()
+    settings = ()
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
         """Factors of (n, B, *, I) inputs and (n, B, *, O) backprops."""
@@ -154,11 +165,9 @@ class _Watch(TorchFunctionMode):
 class Layer:
     """Use of one weight.
 
-    Attributes:
-        bias: the name of the bias of the call, if it is factored with the weight.
-        output_shape, settings: of the call for one record.
-        other_uses: of weight and bias, through which no derivative goes.
-        groups, positions, inputs, outputs: of the factors, g, P, I and O.
+    Attributes: bias: name of the bias that is factored with the weight; output_shape, settings: of the call for one
+        record; other_uses: of weight and bias, through which no derivative goes; groups, positions, inputs, outputs:
+        of the factors, g, P, I and O.
     """
 
     bias: str | None
@@ -224,20 +233,19 @@ class RecordClipping:
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
-        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
         rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
         if not self._factors_within(rule):
             return dataclasses.replace(self, layers={}).sums(rows, features, targets, mask, rule, scales)
-        factors: dict[str, clipping.Factors] = {}
         if self.layers:
             plain, factors = self._gradients(rows, features, targets)
         else:
-            plain = self.model.per_record_gradients(rows, features, targets)
+            plain, factors = self.model.per_record_gradients(rows, features, targets), {}
         if scales is not None:
             of_parameter = self.model.unflatten(scales)
             plain = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in plain.items()}
-        rule, votes = _at_models(self.model, [*plain.values()], [*factors.values()], rows, mask, rule)
+        log_norms = self.model.unflatten(rows).get(LOG_NORM)
+        rule, votes = at_learned_norm([*plain.values()], [*factors.values()], log_norms, mask, rule)
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         views = self.model.unflatten(out)
         for part, names in rule.parts(self.model.shapes):
@@ -266,7 +274,7 @@ class RecordClipping:
     def _gradients(
         self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
     ) -> tuple[Parameters, dict[str, clipping.Factors]]:
-        """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
+        """Per-record gradients (n, B, ...) of parameters without factors, and factors of the others."""
         model, parameters = self.model, self.model.parameters(rows)
         if (stacked := model.stacked_calls(parameters, features)) is not None:
             outputs, calls = stacked
@@ -316,15 +324,44 @@ class RecordClipping:
             )
 
 
+class WithLogNorm(torch.nn.Module):
+    """A module with the logarithm of a clipping norm, first 0, which its output does not depend on."""
+
+    def __init__(self, build_module: Callable[[], torch.nn.Module]) -> None:
+        super().__init__()
+        self.module = build_module()
+        self.log_norm = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.module(x)
+        return output
+
+
+def with_log_norm(task: Any) -> Any:
+    """The `Task`, whose module imports this one, with the parameter; itself if it has it."""
+    builds = task.build_module
+    if isinstance(builds, functools.partial) and builds.func is WithLogNorm:
+        return task
+    return dataclasses.replace(task, build_module=functools.partial(WithLogNorm, builds), lipschitz=None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AtLearned(ClipRule):
+    """C a / max(||g||, c), c = `learned` of each node's model, (n, 1), float64."""
+
+    learned: torch.Tensor
+
+    def weights(self, norms: torch.Tensor, norm: float) -> torch.Tensor:
+        return norm / torch.maximum(norms, self.learned)
+
+
 def clipped_rows(
     model: PerRecordModel, rows: torch.Tensor, gradients: torch.Tensor, present: torch.Tensor, rule: float | ClipRule
 ) -> torch.Tensor:
-    """Gradients (n, d), of nodes or of records, each clipped by the rule at the models `rows`, (n, d) or (1, d).
-
-    Guarantees, Raises: those of `clipping.clipped_rows`.
-    """
+    """Gradients (n, d) as of `clipping.clipped_rows`, each by the rule at the models `rows`, (n, d) or (1, d)."""
     rule = rule if isinstance(rule, ClipRule) else Flat(rule)
-    rule, votes = _at_models(model, [gradients.unsqueeze(1)], [], rows, present.unsqueeze(1), rule)
+    log_norms = model.unflatten(rows).get(LOG_NORM)
+    rule, votes = at_learned_norm([gradients.unsqueeze(1)], [], log_norms, present.unsqueeze(1), rule)
     parts = rule.parts(model.shapes)
     sizes = [sum(model.shapes[name].numel() for name in names) for _, names in parts]
     pieces = zip(gradients.split(sizes, dim=1), parts, strict=True)
@@ -333,23 +370,32 @@ def clipped_rows(
     )
 
 
-def _at_models(
-    model: PerRecordModel,
-    plain: list[torch.Tensor],
-    factors: list[clipping.Factors],
-    rows: torch.Tensor,
+def at_learned_norm(
+    plain: Sequence[torch.Tensor],
+    factors: Sequence[clipping.Factors],
+    log_norms: torch.Tensor | None,
     mask: torch.Tensor,
     rule: ClipRule,
 ) -> tuple[ClipRule, torch.Tensor | None]:
-    """The rule at the models of a step, and what records add to the logarithm of a norm that models learn."""
-    if not isinstance(rule, Quantile):
+    """The rule at the models of a step, and sums (n,), float64, of what records add to `LOG_NORM` if models learn one.
+
+    Args: log_norms: that parameter of each node, (n,); the others as of `clipping.ghost_clipped_sums`.
+    Guarantees: a record's gradient by that rule and its entry together have norm at most `rule.norm`, rounded to the
+        type of the gradients too; the entry of a masked record, and of one that is not finite, is zero.
+    """
+    if not isinstance(rule, Quantile) or log_norms is None:
         return rule, None
-    return quantile_norm.parts(plain, factors, model.unflatten(rows)[quantile_norm.LOG_NORM], mask, rule)
+    learned = log_norms.double().exp().clamp(min=clipping.SMALLEST_GAMMA).unsqueeze(1)
+    at_learned = AtLearned(rule.norm * math.sqrt(1 - rule.share**2) * BELOW, learned)
+    norms = clipping.norm_bounds(plain, factors)
+    votes = torch.where(norms <= learned, 1 - rule.quantile, -rule.quantile) / max(rule.quantile, 1 - rule.quantile)
+    counted = mask & torch.isfinite(norms)
+    return at_learned, torch.where(counted, votes * (rule.norm * rule.share * BELOW), 0.0).sum(1)
 
 
 def _voted(model: PerRecordModel, sums: torch.Tensor, votes: torch.Tensor | None) -> torch.Tensor:
     if votes is not None:
-        model.unflatten(sums)[quantile_norm.LOG_NORM].copy_(votes)
+        model.unflatten(sums.detach())[LOG_NORM].copy_(votes)
     return sums
 
 

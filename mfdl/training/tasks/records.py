@@ -27,10 +27,7 @@ PAIR = "a pair (features, target)"
 
 
 def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets.
-
-    Raises: InvalidInput: both given, neither, or half of either; a Dataset that cannot be stacked.
-    """
+    """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets."""
     missing = [name for name, array in arrays.items() if array is None]
     datasets = {"train": train, "test": test}
     lacking = [name for name, dataset in datasets.items() if dataset is None]
@@ -54,10 +51,7 @@ def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, An
 
 
 def dataset_arrays(**named: Any) -> tuple[Any, Any]:
-    """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record.
-
-    Raises: InvalidInput: no Dataset of known length, an item that is no pair of numbers, or items of several shapes.
-    """
+    """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record."""
     name, dataset = check.name_and_value(named)
     if isinstance(dataset, DataLoader):
         raise InvalidInput(f"{name} must be a Dataset, got a DataLoader, which makes batches; give loader.dataset.")
@@ -119,10 +113,7 @@ def _stacked(name: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def by_name(features: Any, test_features: Any) -> Any:
-    """The test features with columns in the order of the train features, if both are tables with names of columns.
-
-    Raises: InvalidInput: names that are not the same, or that repeat in another order.
-    """
+    """The test features with columns in the order of the train features, if both are tables with names of columns."""
     if not (hasattr(features, "columns") and hasattr(test_features, "columns")):
         return test_features
     names, others = list(features.columns), list(test_features.columns)
@@ -187,9 +178,9 @@ def targets(kind: str, **named: Any) -> NDArray[Any]:
             f"them, {classes}{', or use kind=' + repr('regression') if numbers else ''}."
         )
     if array.min() < 0:
+        row = int(array.argmin())  # exact: integers
         raise InvalidInput(
-            f"{name} must be classes >= 0, got {array.min()} in row "
-            f"{int(array.argmin())}; number the classes with "  # exact: integers
+            f"{name} must be classes >= 0, got {array.min()} in row {row}; number the classes with "
             f"np.unique({name}, return_inverse=True)[1]."
         )
     return array.astype(np.int64)

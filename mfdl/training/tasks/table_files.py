@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 from ... import errors
 from ...errors import InvalidInput, did_you_mean
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "<na>", "?"})
-"""Texts that stand for no value, in lower case."""
-
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "<na>", "?"})  # texts that stand for no value, in lower case
 TRUTH = {"true": 1.0, "false": 0.0}
 LISTED_NAMES = 12
 
@@ -37,10 +35,8 @@ LISTED_NAMES = 12
 class TableColumn:
     """A column of a table.
 
-    Attributes:
-        name: without blanks around it.
-        cells: texts (dtype object, without blanks around them), or bool, integer or floating numbers, shape (rows,).
-        foreign: the file's word for a type that holds neither numbers nor texts, such as "timestamp[ns]"; else empty.
+    Attributes: cells: texts (dtype object, without blanks around them), or numbers, shape (rows,); foreign: the file's
+        word for a type that holds neither numbers nor texts, such as "timestamp[ns]"; else empty.
     """
 
     name: str
@@ -89,7 +85,7 @@ class TableColumn:
         return np.array([np.nan if (number := _number(text)) is None else number for text in self.cells])
 
     def require_complete(self, where: str, labels: Iterable[str] = ()) -> None:
-        """Refuses cells without a value. Args: where: the file; labels: texts that count as values."""
+        """Refuses cells without a value; labels: texts that count as values."""
         known = frozenset(labels)
         missing = self.missing.copy()
         for place in np.flatnonzero(missing):
@@ -104,10 +100,7 @@ class TableColumn:
             )
 
     def numbers(self, where: str) -> NDArray[np.float64]:
-        """Finite numbers, shape (rows,); true and false are 1 and 0.
-
-        Raises: InvalidInput: a missing value, a word, another type, an infinite number; the message names the row.
-        """
+        """Finite numbers, shape (rows,); true and false are 1 and 0."""
         way_out = f"number its values, encode them as columns of 0 and 1, or leave it out with drop={self.name}"
         if self.foreign:
             raise InvalidInput(f"column {self.name!r} of {where} must hold numbers, got {self.foreign}; {way_out}.")
@@ -116,10 +109,10 @@ class TableColumn:
             return np.array([TRUTH[text.lower()] for text in self.cells])
         if (row := self._not_a_number) is not None:
             word = str(self.cells[row])
+            short = repr(word if len(word) <= 40 else f"{word[:37]}...")
             hint = "write decimals with a point; else " if "," in word and _number(word.replace(",", ".")) else ""
             raise InvalidInput(
-                f"column {self.name!r} of {where} must hold numbers, got {_short(word)} in row {row + 1}; {hint}"
-                f"{way_out}."
+                f"column {self.name!r} of {where} must hold numbers, got {short} in row {row + 1}; {hint}{way_out}."
             )
         values = self._floats
         infinite = ~np.isfinite(values)
@@ -167,16 +160,12 @@ def _number(text: str) -> float | None:
     return None if np.isnan(value) else value
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class DataTable:
     """The content of a data file.
 
     Attributes:
-        where: the file, for messages: "'own.csv'". format: "CSV", "TSV", "Parquet", "LIBSVM" or "NumPy archive".
+        where: the file, for messages: "'own.csv'".
         columns: of features and, in CSV, TSV and Parquet, of everything else; their names are distinct.
         target, node: of formats that have a place of their own for them.
         record_shape: of a record if it is no vector; then columns are its entries in order.
@@ -215,7 +204,6 @@ class DataTable:
         return len(self.columns[0].cells) if self.columns else 0
 
     def column(self, name: str, option: str) -> TableColumn:
-        """The column of a name. Raises: InvalidInput: no such column; the message names the nearest."""
         if name not in self.by_name:
             raise unknown_column(self.where, name, option, [*self.by_name])
         return self.by_name[name]
@@ -226,12 +214,8 @@ def unknown_column(where: str, name: str, option: str, known: Sequence[str]) -> 
     return InvalidInput(f"{option}: {where} has no column {name!r}{did_you_mean(name, known)} Columns: {some}.")
 
 
-MAX_ENTRIES = 2**31
-"""Largest size of a dense table."""
-
-HEADER = 2**20
-"""Characters within which names of columns end."""
-
+MAX_ENTRIES = 2**31  # largest size of a dense table
+HEADER = 2**20  # characters within which names of columns end
 ARCHIVE_ARRAYS = ("X", "y", "X_test", "y_test", "node")
 OTHER_FORMATS = {
     **dict.fromkeys((".txt", ".dat", ".data", ".tab"), "rename it to .csv or .tsv if it is a table of text"),
@@ -251,13 +235,7 @@ _COMPRESSED |= {b"\x28\xb5\x2f\xfd": "compressed by zstd", b"PAR1": "a Parquet f
 
 
 def read_table(path: Path) -> DataTable:
-    """The table of a file.
-
-    Raises:
-        InvalidInput: a file that is missing, damaged, empty or of another format; names of columns that repeat.
-        MissingExtra: a Parquet file without pyarrow.
-    Cost: O(size of the file); CSV as texts of about 60 bytes a cell.
-    """
+    """The table of a file; cost O(its size), CSV as texts of about 60 bytes a cell."""
     suffix = format_suffix(path)
     if suffix is None:
         raise unknown_format(path)

@@ -1,7 +1,7 @@
 """Records of a learning task from a table and the options of a user: target, features, and owners of rows.
 
-Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
-from public ranges of the user. An uncertain kind of task is refused, not guessed.
+Nothing is computed from the values of records but the set of classes where the user gives none. An uncertain kind of
+task is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from .table_files import DataTable, TableColumn, format_suffix, number_label, re
 TEST_FRACTION = 0.2
 KINDS = ("regression", "classification")
 MAX_CLASSES = 1000
-EVERY_OTHER = "*"
-"""Stands for all features without a range of their own."""
-
+EVERY_OTHER = "*"  # stands for all features without a range of their own
 BOTH_WAYS = "say kind=regression or kind=classification"
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -127,10 +125,7 @@ def _limits(name: str, limits: Any) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRoles:
-    """The columns of a table by role.
-
-    Attributes: node: None if the file does not say which node holds a record; unused: names of columns left out.
-    """
+    """The columns of a table by role; unused: names of those left out."""
 
     target: TableColumn
     features: tuple[TableColumn, ...]
@@ -142,10 +137,8 @@ class TableRoles:
 class TableRecords:
     """Records of a task.
 
-    Attributes:
-        classes: labels, the class k being the k-th; empty for regression.
-        classes_are_public: they were given, not read from the records.
-        node_labels: of each train record, None if the file does not say.
+    Attributes: classes: labels in the order of their numbers, empty for regression; classes_are_public: they were
+        given, not read from the records; node_labels: of each train record, None if the file does not say.
     """
 
     kind: Kind
@@ -160,10 +153,7 @@ class TableRecords:
 
 
 def roles(table: DataTable, options: TableOptions) -> TableRoles:
-    """The columns that options name.
-
-    Raises: InvalidInput: a column that does not exist or has two roles, no target, no feature left.
-    """
+    """The columns that options name."""
     target = _side("target", options.target, table, table.target)
     if target is None:
         some = ", ".join(column.name for column in table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
@@ -172,9 +162,7 @@ def roles(table: DataTable, options: TableOptions) -> TableRoles:
             f"target={table.columns[-1].name}."
         )
     node = _side("node", options.node, table, table.node)
-    taken = {column.name for column in (target, node) if column is not None and column.name in table.by_name}
-    if table.target is not None:
-        taken = set()
+    taken = {column.name for column in (target, node) if column is not None} if table.target is None else set()
     if node is not None and node is target:
         raise InvalidInput(f"target and node must be different columns, got {target.name!r} for both.")
     for option, names in (("features", options.features or ()), ("drop", options.drop)):
@@ -204,10 +192,7 @@ def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | 
 
 
 def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
-    """The kind that options or the target decide.
-
-    Raises: InvalidInput: integers without a kind; a kind that does not fit the target.
-    """
+    """The kind that options or the target decide; integers do not."""
     kind = "classification" if options.kind is None and options.classes is not None else options.kind
     words = target.kind in ("words", "true or false")
     if target.foreign or (kind is None and target.has_decimal_commas):
@@ -232,11 +217,7 @@ def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind
 
 
 def read_records(path: Path, options: TableOptions) -> TableRecords:
-    """The records of a file, and of its test file if there is one.
-
-    Raises: as `read_table` and `roles`; InvalidInput: values that are missing or no numbers, one class only, a test
-        file with other columns, too few records to hold some back.
-    """
+    """The records of a file, and of its test file if there is one."""
     table = read_table(path)
     return table_records(table, options, test_table(table, options))
 

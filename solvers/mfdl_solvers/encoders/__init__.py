@@ -14,19 +14,6 @@ from .inverse import Inverse
 from .structured_encoders import Banded, Buffered, Toeplitz
 
 __all__ = [
-    "ArrayEncoder",
-    "Banded",
-    "Buffered",
-    "Coefficients",
-    "Dense",
-    "Encoder",
-    "Identity",
-    "Inverse",
-    "PerColumn",
-    "Stepper",
-    "Toeplitz",
-    "bins",
-    "defect_inflation",
-    "inverse_defect",
-    "rounding_of_substitution",
-]
+    "ArrayEncoder", "Banded", "Buffered", "Coefficients", "Dense", "Encoder", "Identity", "Inverse", "PerColumn",
+    "Stepper", "Toeplitz", "bins", "defect_inflation", "inverse_defect", "rounding_of_substitution",
+]  # fmt: skip

@@ -1,7 +1,4 @@
-"""Encoders without structure: the identity, one array for all columns of noise, one for each of them.
-
-The noise is a product with C^-1, inverted once in float64; `defect` says how far that is from the encoder.
-"""
+"""Encoders without structure: the identity, one array for all columns of noise, one for each of them."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ LARGEST_DENSE = 1e60  # of entries, and of one over the diagonal: products of th
 
 
 class ArrayEncoder(Encoder):
-    """What these answer alike: noise of some steps from a block of C^-1."""
+    """Encoders whose noise of some steps is a product with a block of C^-1, inverted once in float64."""
 
     keeps_fresh_rows = True
 
@@ -64,17 +61,10 @@ class Identity(ArrayEncoder):
     array = None
     inverse = None
 
-    @property
-    def memory(self) -> int:
-        return 0
-
-    @property
-    def bandwidth(self) -> int:
-        return 1
-
-    @property
-    def nonnegative(self) -> bool:
-        return True
+    bandwidth = 1
+    memory = 0
+    nonnegative = True
+    entry_rounding = 0.0
 
     def times(self, x: Array) -> Array:
         return x.copy()
@@ -104,10 +94,6 @@ class Identity(ArrayEncoder):
     def weights_of(self, step: int) -> Array:
         return np.ones(1)
 
-    @property
-    def entry_rounding(self) -> float:
-        return 0.0
-
     def defect(self) -> float:
         return 0.0
 
@@ -116,7 +102,7 @@ class Identity(ArrayEncoder):
 class Dense(ArrayEncoder):
     """Any C, as an array.
 
-    Attributes: entries: C, shape (T, T), lower triangular with a positive diagonal; an own read-only copy is kept.
+    Attributes: entries: C, shape (T, T), lower triangular with a positive diagonal; read-only.
     Raises: ProblemError: another shape, an entry above the diagonal, a diagonal entry <= 0, entries beyond
         LARGEST_DENSE in size or not finite.
     Cost: O(T^3) once, products and solutions O(T^2) for each column.
@@ -127,6 +113,7 @@ class Dense(ArrayEncoder):
 
     entries: Array | Sequence[Sequence[float]]
     axes = 2
+    entry_rounding = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", _causal(self.entries, self.axes))
@@ -206,10 +193,6 @@ class Dense(ArrayEncoder):
     def leading(self, size: int) -> Encoder:
         return type(self)(self.array[..., :size, :size])
 
-    @property
-    def entry_rounding(self) -> float:
-        return 0.0
-
     def defect(self) -> float:
         return inverse_defect(self.array, self.inverse)
 
@@ -218,7 +201,7 @@ class Dense(ArrayEncoder):
 class PerColumn(Dense):
     """A C of its own for each column of noise.
 
-    Attributes: entries: C_k, shape (columns, T, T); each as that of `Dense`. Arrays x have the shape (T, columns, ...).
+    Attributes: entries: C_k, shape (columns, T, T), each as of `Dense`. Arrays x have the shape (T, columns, ...).
     """
 
     axes = 3

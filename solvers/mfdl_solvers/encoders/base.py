@@ -41,7 +41,7 @@ class Encoder(abc.ABC):
 
     @property
     def shipped(self) -> bool:
-        """Whether its products, and those of its parts, are the library's: only then is its structure known."""
+        """Its products, and those of its parts, are the library's: only then is its structure known."""
         return type(self).__module__.startswith("mfdl_solvers.")
 
     @property

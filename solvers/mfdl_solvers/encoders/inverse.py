@@ -22,11 +22,8 @@ from .structured_encoders import Banded, Toeplitz, convolved
 class Inverse(Encoder):
     """C = N^-1 for a `Toeplitz` or `Banded` noising matrix N: noise of step t is sum_j N[t, t - j] z_(t - j).
 
-    Its stepper keeps b - 1 fresh rows; where these are made again from their counters, `noising.weights_of(t)` is all
-    that is needed, and nothing is kept (lambda-CGD: N has 1 and -lambda).
-
-    Attributes: noising: N.
-    Source: arXiv:2505.12128 (BISR, BandInvMF).
+    Its stepper keeps b - 1 fresh rows; where these are made again from their counters it keeps nothing (lambda-CGD: N
+    has 1 and -lambda). Source: arXiv:2505.12128 (BISR, BandInvMF).
 
     >>> Inverse(Toeplitz([1.0, -0.5], size=3)).dense().tolist()
     [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
@@ -140,7 +137,6 @@ class Inverse(Encoder):
         return np.where(np.isfinite(bound), bound, np.inf)
 
     def weights_of(self, step: int) -> Array:
-        """N[t, t - j] for j <= min(t, b - 1): how fresh rows make the noise of a step."""
         return self.noising.weights_of(step)
 
     def advance(self, step: int, state: Array, fresh: Array) -> Array:

@@ -177,9 +177,8 @@ class Buffered(Toeplitz):
     ) -> None:
         arrays = {"scales": own_numbers("scales", scales, 1), "decays": own_numbers("decays", decays, 1)}
         if arrays["scales"].shape != arrays["decays"].shape:
-            raise ProblemError(
-                f"decays must be one for each scale, got {arrays['decays'].size} for {arrays['scales'].size} scales."
-            )
+            b, d = arrays["scales"], arrays["decays"]
+            raise ProblemError(f"decays must be one for each scale, got {d.size} for {b.size} scales.")
         if (np.abs(arrays["decays"]) > 1).any():
             raise ProblemError(f"decays must lie in [-1, 1], got {np.abs(arrays['decays']).max():g} in size.")
         for name, value in {**arrays, "size": size, "diagonal": float(diagonal)}.items():
@@ -249,6 +248,7 @@ class Banded(Encoder):
     """
 
     bands: Array | Sequence[Sequence[float]]
+    entry_rounding = 0.0
 
     def __post_init__(self) -> None:
         bands = own_numbers("bands", self.bands, 2)
@@ -265,7 +265,6 @@ class Banded(Encoder):
 
     @property
     def rows(self) -> Array:
-        """`bands` as an array."""
         return np.asarray(self.bands)
 
     @property
@@ -288,10 +287,6 @@ class Banded(Encoder):
     def columns(self) -> Array:
         """C[s + j, s] at [s, j], shape (T, b), 0 below the last row."""
         return columns_from_rows(self.rows)
-
-    @property
-    def entry_rounding(self) -> float:
-        return 0.0
 
     def diagonals(self) -> Array | None:
         return self.rows if self.shipped else None

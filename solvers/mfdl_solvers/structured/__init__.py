@@ -6,21 +6,7 @@ from .cost import ModeCost
 from .searches import best_banded, best_banded_inverse, best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [
-    "FORMS",
-    "BinEncoder",
-    "Form",
-    "ModeCost",
-    "StructuredFactorization",
-    "best",
-    "best_banded",
-    "best_banded_inverse",
-    "best_buffered",
-    "best_encoder",
-    "best_inverse",
-    "best_toeplitz",
-    "evaluate",
-    "lower_bound",
-    "objective",
-    "solve_form",
-    "stationary_series",
-]
+    "FORMS", "BinEncoder", "Form", "ModeCost", "StructuredFactorization", "best", "best_banded", "best_banded_inverse",
+    "best_buffered", "best_encoder", "best_inverse", "best_toeplitz", "evaluate", "lower_bound", "objective",
+    "solve_form", "stationary_series",
+]  # fmt: skip

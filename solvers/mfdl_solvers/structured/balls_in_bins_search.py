@@ -1,9 +1,8 @@
 """Encoders with structure for balls-in-bins: least error under bounds on M = (|C| E)^T (|C| E), without a T x T array.
 
 The problem of `mfdl_solvers.balls_in_bins_encoder`, among C >= 0 that are Toeplitz or banded: entries are a shape
-times squares, and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The
-error is that of `cost` and `banded`, M that of `encoders.bins`, by diagonals. Nothing rests on the search: the answer
-carries its own M, rounded up.
+times squares, and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. Nothing
+rests on the search: the answer carries its own M, rounded up.
 
 The lower bound is that of `bound`: V = diag(v) has sum_t v_t X_tt <= sum_r (max v over r) M_rr, so it holds for every C
 with M_rr <= 1, however bins are correlated, and is loose where they hardly are.
@@ -241,7 +240,6 @@ def _norm_of_rows(rows: Array, caps: Array, p: int) -> tuple[float, Array]:
 
 
 def _stage(function: Callable[[Array], tuple[float, Array]], start: Array, max_iterations: int) -> tuple[Array, int]:
-    minimum = minimise(
-        function, start, stop=Slows(TOLERANCE * LOOK_EVERY), max_iterations=max(max_iterations, 0), memory=MEMORY
-    )
+    stop, most = Slows(TOLERANCE * LOOK_EVERY), max(max_iterations, 0)
+    minimum = minimise(function, start, stop=stop, max_iterations=most, memory=MEMORY)
     return minimum.point, minimum.iterations

@@ -13,8 +13,6 @@ it leaves out at both ends is positive. A log determinant is a sum of innovation
 recursion that runs back in time, and G + e^u I that of its observation in white noise (Kalman's filter).
 
 Where nothing depends on the step innovations only grow: once they hardly do, the rest is counted at the last one.
-
-`StructuredFactorization` is one door to all forms: the best encoder of a form, or a given one, with its gap.
 """
 
 from __future__ import annotations
@@ -33,15 +31,7 @@ from ..encoders.structured_encoders import columns_from_rows
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from .cost import ModeCost, gram_diagonals, noising_objective
-from .searches import (
-    SearchedEncoder,
-    bands_objective,
-    best_banded,
-    best_banded_inverse,
-    best_buffered,
-    best_inverse,
-    best_toeplitz,
-)
+from .searches import SEARCHES, SearchedEncoder, bands_objective
 
 STEP = 1.5  # of the integral
 BELOW, ABOVE = 24.0, 18.0  # how far beyond the logarithms of the smallest and largest eigenvalue it goes
@@ -144,7 +134,7 @@ def _log_determinants(cost: ModeCost, weights: Array, levels: Array) -> Array:
     return total
 
 
-FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
+FORMS = tuple(SEARCHES)
 VARYING = ("banded", "banded-inverse")
 USUAL_BANDWIDTH, USUAL_BUFFERS = 32, 6
 MAX_COLUMNS = 4096  # steps up to which an encoder of any structure is put to the test column by column
@@ -218,16 +208,10 @@ def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations
     """
     if not cost.by_age and form.name not in VARYING:
         raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
-    width = min(patterns.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
-    if form.name == "toeplitz":
-        return best_toeplitz(cost, patterns, bandwidth=form.bandwidth, max_iterations=max_iterations)
-    if form.name == "banded":
-        return best_banded(cost, patterns, bandwidth=width, max_iterations=max_iterations)
-    if form.name == "buffered":
-        return best_buffered(cost, patterns, buffers=form.buffers, max_iterations=max_iterations)
-    if form.name == "inverse":
-        return best_inverse(cost, patterns, bandwidth=width, max_iterations=max_iterations)
-    return best_banded_inverse(cost, patterns, bandwidth=width, max_iterations=max_iterations)
+    usual = None if form.name == "toeplitz" else min(patterns.gap, USUAL_BANDWIDTH)
+    width = form.bandwidth or usual
+    size = {"buffers": form.buffers} if form.name == "buffered" else {"bandwidth": width}
+    return SEARCHES[form.name](cost, patterns, **size, max_iterations=max_iterations)
 
 
 def evaluate(

@@ -32,7 +32,6 @@ from ..encoders.structured_encoders import columns_from_rows
 from ..problem import ProblemError
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
-
 AT_ONCE = 2**22  # numbers in one block of columns
 
 
@@ -81,7 +80,6 @@ class ModeCost:
 
     @property
     def size(self) -> int:
-        """T."""
         return self.step_weights.size
 
     @property

@@ -15,8 +15,7 @@ y = B_k^-1 z over a block, and V_i, what it costs there and later, are two recur
 
     P_i = D_i^-1 D_i^-T + A_i P_(i-1) A_i^T,    V_i = W_i + A_(i+1)^T V_(i+1) A_(i+1),    A_i = D_i^-1 E_i.
 
-Columns are divided by the norms of their classes, so that the sensitivity is 1 at every step of the search: no two
-steps of a class meet in a band that is no wider than they are apart.
+Columns are divided by the norms of their classes, so that the sensitivity is 1 at every step of the search.
 
 Every entry of a banded C^-1 is free too. The cost of N = C^-1 is quadratic in its band (`cost.noising_objective`).
 Its rows are multiplied by the sensitivities of their classes, sigma_r = ||N^-1 1_r|| where no entry of C is below 0, so
@@ -83,9 +82,7 @@ def best_toeplitz(
         begin = np.abs(begin)
 
     def padded_loss(c: Array) -> tuple[float, Array]:
-        padded = np.zeros(T)
-        padded[:width] = c
-        return log_loss(cost, patterns, padded, width, free_encoder=True)
+        return log_loss(cost, patterns, np.pad(c, (0, T - width)), width, free_encoder=True)
 
     c, iterations = _search(padded_loss, begin, patterns.gap, max_iterations)
     return SearchedEncoder(Toeplitz(c, T), iterations)
@@ -100,9 +97,7 @@ def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterat
     begin[1:] *= min(1.0, 0.999 / max(float(-begin[1:].sum()), 1e-300))  # so that C does not grow over the steps
 
     def padded_loss(n: Array) -> tuple[float, Array]:
-        padded = np.zeros(T)
-        padded[:width] = n
-        return log_loss(cost, patterns, padded, width, free_encoder=False)
+        return log_loss(cost, patterns, np.pad(n, (0, T - width)), width, free_encoder=False)
 
     n, iterations = _search(padded_loss, begin, patterns.gap, max_iterations)
     return SearchedEncoder(Inverse(Toeplitz(n, T)), iterations)
@@ -364,9 +359,6 @@ def _inverse_squared(bands: Array, weights: Array) -> tuple[Array, Array]:
     return values, gradient.reshape(modes, count * L, L)[:, :T]
 
 
-# numbers in one block of classes
-
-
 def best_banded_inverse(
     cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500
 ) -> SearchedEncoder:
@@ -445,3 +437,13 @@ def _solutions(columns: Array, period: int) -> Iterator[tuple[NDArray[np.intp], 
     for start in range(0, period, width := max(1, AT_ONCE // T)):
         classes = np.arange(start, min(start + width, period))
         yield classes, solve_banded(columns, (np.arange(T)[:, None] % period == classes).astype(np.float64))
+
+
+SEARCHES: dict[str, Callable[..., SearchedEncoder]] = {
+    "toeplitz": best_toeplitz,
+    "banded": best_banded,
+    "buffered": best_buffered,
+    "inverse": best_inverse,
+    "banded-inverse": best_banded_inverse,
+}
+"""By the name of a form."""

@@ -29,9 +29,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from .. import check, matrices
-from ..check import FloatArray
-from ..errors import InvalidInput
+from . import check, matrices
+from .check import FloatArray
+from .errors import InvalidInput
+
+__all__ = ["Kronecker", "OutputRecursion", "StructuredOperator"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class StructuredOperator(LinearOperator, abc.ABC):
@@ -60,10 +66,7 @@ class StructuredOperator(LinearOperator, abc.ABC):
 class Kronecker(StructuredOperator):
     """L (x) R over the time-major index: out[a * rows(R) + i] = sum_bj L[a, b] R[i, j] x[b * cols(R) + j].
 
-    Args:
-        time: L, shape (p, T), dense or sparse.
-        space: R, shape (q, n), dense or sparse.
-
+    Args: time: L, shape (p, T); space: R, shape (q, n); dense or sparse.
     Cost of one product with k columns: k (T nnz(R) + q nnz(L)).
     """
 
@@ -89,10 +92,7 @@ class Kronecker(StructuredOperator):
 class Selection(StructuredOperator):
     """The 0/1 matrix with out[i] = x[indices[i]].
 
-    Args:
-        indices: integers in [0, size), shape (m,); repeats are allowed.
-        size: number of rows selected from.
-
+    Args: indices: integers in [0, size), shape (m,); repeats are allowed.
     Raises: InvalidInput: an index outside [0, size), or not an integer (a boolean mask is not a list of indices).
     """
 
@@ -141,7 +141,6 @@ class TimeNodeAxis:
 
     @property
     def size(self) -> int:
-        """num_steps * num_nodes."""
         return self.num_steps * self.num_nodes
 
     def flat(self, step: int, node: int) -> int:
@@ -168,15 +167,7 @@ Map: TypeAlias = sp.csr_array | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecursionMaps:
-    """The sparse maps of one step; field names read `<to>_from_<from>`. None is the zero map.
-
-    Attributes:
-        out_from_state: P, shape (out, state).
-        out_from_input: Q, shape (out, input).
-        state_from_out: K, shape (state, out).
-        state_from_state: F, shape (state, state).
-        state_from_input: J, shape (state, input).
-    """
+    """The sparse maps P, Q, K, F, J of one step; field names read `<to>_from_<from>`. None is the zero map."""
 
     out_from_state: Map
     out_from_input: Map
@@ -185,7 +176,6 @@ class RecursionMaps:
     state_from_input: Map = None
 
     def absolute(self) -> RecursionMaps:
-        """The absolute values of all maps."""
         return RecursionMaps(*(None if m is None else abs(m) for m in vars(self).values()))
 
 
@@ -200,10 +190,8 @@ def _transposed_times(matrix: Map, x: FloatArray) -> FloatArray | float:
 class _Recursion(StructuredOperator):
     """Sizes and both passes; the subclasses choose which rows are the output.
 
-    Args:
-        maps: one per step, the same object where steps are alike.
-        input_size, out_size, state_size: of x_t, y_t, s_t.
-        input_of_step: the input block of each step, -1 for none; default one each, in order.
+    Args: maps: one per step, the same object where steps are alike; input_of_step: the input block of each step, -1 for
+        none; default one each, in order.
     """
 
     def __init__(
@@ -337,14 +325,10 @@ class StateRecursion(_Recursion):
         return self.model_from_state.shape[0] * len(self._output_steps)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        output_steps = set(self._output_steps)
-        return np.concatenate(
-            [self.model_from_state @ s for t, (s, _) in enumerate(self._forward(X)) if t in output_steps]
-        )
+        M, output_steps = self.model_from_state, set(self._output_steps)
+        return np.concatenate([M @ s for t, (s, _) in enumerate(self._forward(X)) if t in output_steps])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        k, output_steps = X.shape[1], self._output_steps
-        blocks = X.reshape(len(output_steps), self.model_from_state.shape[0], k)
-        return self._backward(
-            k, {}, {t: self.model_from_state.T @ x for t, x in zip(output_steps, blocks, strict=True)}
-        )
+        k, output_steps, M = X.shape[1], self._output_steps, self.model_from_state
+        blocks = X.reshape(len(output_steps), M.shape[0], k)
+        return self._backward(k, {}, {t: M.T @ x for t, x in zip(output_steps, blocks, strict=True)})

@@ -7,12 +7,7 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
     a_j(r)  the part that j's noise absorbs,    r_j(r) = d_j(r) - a_j(r)  the part that j's message still carries,
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
-what is returned is recomputed from a repaired point, rounded up (`System.repaired`). The first-order method here only
-decides where to go next and when to stop.
-
-`shift_problem` turns a view into a `ShiftProblem` within the conditions of the proof: hidden messages with adaptive
-gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise of any encoder, public
-step sizes, any set of seen messages, released models. Everything else is refused by name.
+what is returned is recomputed from a repaired point, rounded up (`System.repaired`).
 """
 
 from __future__ import annotations
@@ -25,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import check
-from ...check import FloatArray
-from ...errors import InvalidInput, UnsupportedMechanism
-from ...floats import UNIT
-from ...noise import CausalNoise
-from ...trust.view import AlgorithmView, View
-from ..forms.base import gradients_enter, is_plain_gossip
-from ..forms.separable import SINGULAR, injected_inflation
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..floats import UNIT
+from ..noise import CausalNoise
+from ..trust.view import AlgorithmView, View
+from .forms.base import gradients_enter, is_plain_gossip
+from .forms.separable import SINGULAR, injected_inflation
 from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, products
 
 CONVERGED_GAP = 1e-4
@@ -66,7 +61,7 @@ class ShiftBound:
 
     @property
     def converged(self) -> bool:
-        """Whether every relative gap is at most 1e-4; where not, the value is valid but larger than it need be."""
+        """Whether every relative gap is at most 1e-4."""
         return bool((self.relative_gap <= CONVERGED_GAP).all())
 
 
@@ -92,36 +87,17 @@ def solve(
             in time.
         return_shifts: also return the point; V P R n numbers.
 
-    Guarantees: never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired
-        point with directed rounding. inf where a difference would be seen without noise.
-    Raises: InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
-    Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
-        hundreds, as dense products); a run that repeats itself takes its iterations at the length of three periods
-        (`ShortRun`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
+    Guarantees: never below the optimum of the program, whatever the solver did. inf where a difference would be seen
+        without noise.
+    Cost: per iteration and column, two passes over all nonzero weights of all rounds; a run that repeats itself takes
+        its iterations at the length of three periods (`ShortRun`). Memory for some twelve arrays of 16 MB, or of R n
+        numbers.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
     tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)
     columns = _columns(problem, victims, patterns)
     with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
         return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
-
-
-def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: Any) -> float:
-    """mu^2 of one choice of shifts (R, n) after repair: a valid bound for any array whatever.
-
-    The shifts are clipped to [0, d], set to 0 where zero is required or they are no numbers, and to d where a node has
-    no noise; the recursion is run forward in the order of the rounds and rounded up. inf where a difference is seen
-    without noise.
-    """
-    system = System(problem)
-    column = _columns(problem, [victim], [pattern])
-    proposed = np.nan_to_num(np.array(shifts, dtype=np.float64), nan=0.0)
-    if proposed.shape != (problem.num_rounds, problem.num_nodes):
-        raise InvalidInput(f"shifts must have shape {(problem.num_rounds, problem.num_nodes)}, got {proposed.shape}.")
-    if system.leaks(*column[0]):
-        return math.inf
-    with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
-        return float(system.repaired(proposed[:, :, None], system.sources(column)).value[0])
 
 
 def _solve(
@@ -196,8 +172,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     """The ShiftProblem of a view.
 
     Args: lipschitz: L of the local maps x -> x - eta_t g(x), one number or one per step; the caller answers for it.
-    Raises: UnsupportedMechanism: momentum, noise that is not node-local, noise known for some steps only, a view of
-        averages.
+    Raises: UnsupportedMechanism: outside the conditions of the proof, by name.
     """
     if not isinstance(view, AlgorithmView):
         raise UnsupportedMechanism("shift reduction needs the algorithm behind a view; a bare view has none.")
@@ -229,8 +204,9 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
         pinned[[*algorithm.released_after_rounds]] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
-    scaled = noise.factor is not None
-    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled and noise.fresh else None
+    gram = _local_gram(noise)
+    scaled = gram is None and noise.factor is not None
+    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled else None
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],
         step_of_round=list(algorithm.step_of_round),
@@ -240,20 +216,21 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
-        noise_gram=None if noise.fresh else _local_gram(noise),
+        noise_gram=gram,
         noise_weights=weights,
         present=present,
     )
 
 
-def _local_gram(noise: CausalNoise) -> FloatArray:
+def _local_gram(noise: CausalNoise) -> FloatArray | None:
     """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
 
-    That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
+    None without correlation over time. That holds in the positive semidefinite order, hence for the norms of shifts,
+    which the bound sums entry by entry.
     """
-    C, inflation = noise.written.array, injected_inflation(noise)
-    assert C is not None
-    if math.isinf(inflation):
+    if (C := noise.written.array) is None:
+        return None
+    if math.isinf(inflation := injected_inflation(noise)):
         raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
     gram = np.asarray(inflation * (C.swapaxes(-1, -2) @ C))
     return gram if noise.factor is None else gram * (UP / noise.node_scales**2)[:, None, None]
@@ -284,7 +261,7 @@ class ShiftMinimum:
 def _minimum(
     system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
 ) -> ShiftMinimum:
-    """The minimum of a run; one that repeats itself starts from where a short one ends."""
+    """One that repeats itself starts from where a short one ends."""
     short, start = ShortRun.from_problem(system.problem, columns) if iterations else None, None
     if short is not None:
         alike = System(short.problem)
@@ -298,9 +275,7 @@ def minimise(
 ) -> ShiftMinimum:
     """The best repaired point met, with the best dual value, for every column of `source`.
 
-    The first steps are in float32, as all that is compared is computed in float64.
-
-    Args: start: (R, n, B) shifts to start from.
+    The first steps are in float32, as all that is compared is computed in float64. Args: start: (R, n, B) shifts.
     """
     columns = np.arange(source.shape[2])
     point = system.repaired(np.zeros_like(source) if start is None else start, source)
@@ -382,10 +357,7 @@ def _prices(system: System, gradient: FloatArray) -> FloatArray:
 
 
 def _feasible_prices(system: System, gradient: FloatArray, shifts: FloatArray) -> FloatArray:
-    """The price of d, (R, n, B), feasible for the dual: at free entries at most the price of r.
-
-    Where noise is independent, the price of r itself unless the optimum is likelier to have r = 0 there.
-    """
+    """The price of d, (R, n, B), feasible for the dual: at free entries at most the price of r."""
     of_d, of_r = gradient, np.zeros(gradient.shape[1:])
     for r in range(len(gradient) - 1, -1, -1):
         if system.cost.matrix is None:
@@ -427,10 +399,7 @@ def _dual_value(system: System, point: Repaired, source: FloatArray) -> FloatArr
 
 
 def _step_sizes(system: System, extra: FloatArray) -> FloatArray:
-    """(R, n, 1) diagonal tau with diag(1 / tau) >= Hessian: weighted row sums of its magnitudes.
-
-    `extra` is the curvature (R, n) added to the cost by the penalty on a < 0.
-    """
+    """(R, n, 1) diagonal tau with diag(1 / tau) >= Hessian, whose curvature (R, n) by the penalty is `extra`."""
     unit = np.zeros_like(system.scale)
     np.divide(1.0, system.scale, out=unit, where=system.free)
     unit = unit[:, :, None]

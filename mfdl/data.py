@@ -2,7 +2,7 @@
 
 California housing and FEMNIST are written by other libraries, without checksums: their bytes depend on the version.
 FEMNIST is one Parquet file with the columns `image` (a PNG of 28 x 28 grey pixels), `character` (0 to 61) and
-`writer_id`.
+`writer_id`. pooch and scikit-learn are imported inside functions: `graphs`, which must be cheap to import, needs this.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import check, files
-from ..check import FloatArray
-from ..errors import InvalidInput, imported, require_known, unknown_name
-from ..files import NotDelivered, reason, sha256, temporary_beside
-from ..progress import SILENT, reporter
+from . import check, files
+from .check import FloatArray
+from .errors import InvalidInput, imported, require_known, unknown_name
+from .files import NotDelivered, reason, sha256, temporary_beside
+from .progress import SILENT, reporter
+
+__all__ = ["a9a", "california_housing", "expand", "femnist", "fetch", "home", "mnist", "names", "status"]
 
 ENVIRONMENT_VARIABLE = "MFDL_DATA"
 
@@ -84,9 +86,8 @@ def california_housing(data_home: Folder = None) -> tuple[FloatArray, FloatArray
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its retry warnings; the error below says it once
             with (SILENT if present else reporter()).status(f"fetching {HOUSING}"):
-                bunch = fetch_california_housing(
-                    data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
-                )
+                once: dict[str, Any] = {"n_retries": 1, "delay": 0.5, "download_if_missing": not present}
+                bunch = fetch_california_housing(data_home=str(path.parent), **once)
         features = np.ascontiguousarray(bunch.data, dtype=np.float64)
         targets = np.ascontiguousarray(bunch.target, dtype=np.float64)
         if features.shape != (20640, 8) or targets.shape != (20640,):
@@ -135,24 +136,18 @@ def download_femnist(target: Path, alternative: str) -> None:
     """Writes all rows to a Parquet file.
 
     Telemetry of Flower Datasets is off, unless the program has imported flwr_datasets before or sets TELEMETRY itself.
-    Raises: MissingExtra: flwr-datasets is not installed; NotDelivered: it fails.
     """
     os.environ.setdefault(TELEMETRY, "0")
     flower = imported("flwr_datasets", f"fetching {FEMNIST_SOURCE}", alternative)
     try:
-        flower.FederatedDataset(dataset=FEMNIST_SOURCE, partitioners={}, shuffle=False).load_split("train").to_parquet(
-            str(target)
-        )
+        data = flower.FederatedDataset(dataset=FEMNIST_SOURCE, partitioners={}, shuffle=False)
+        data.load_split("train").to_parquet(str(target))
     except Exception as error:  # of several libraries, by network, disk or format
         raise NotDelivered(reason(error)) from error
 
 
 def read_femnist(path: Path, num_writers: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """`femnist` from a file, in the order of the file.
-
-    Raises: InvalidInput: no such file of FEMNIST, or fewer writers; MissingExtra: pyarrow is not installed.
-    Cost: about 50 microseconds an image.
-    """
+    """`femnist` from a file, in the order of the file. Cost: about 50 microseconds an image."""
     imported("pyarrow", f"reading {path}")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -197,12 +192,9 @@ def _pixels(png: Any) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One published file.
+    """One published file, below the data folder; urls are tried in this order; size in bytes, 0: unknown.
 
-    Attributes:
-        relative_path: its name, below the data folder. urls: tried in this order. size: bytes of the file; 0: unknown.
-        sha256: of the file itself, of the member when it comes out of an archive.
-        archive_member: path inside the tar archive at `urls`, or None for a plain download.
+    sha256: of the file itself, or of the `archive_member` of the tar archive at `urls`.
     """
 
     relative_path: str
@@ -249,28 +241,19 @@ def _by_name(*rows: tuple[Any, ...]) -> dict[str, DataFile]:
 _EGO, _A9A = "facebook/414.edges", "libsvm/a9a"
 REGISTRY = _by_name(
     (
-        _EGO,
-        ("https://snap.stanford.edu/data/facebook.tar.gz",),
+        _EGO, ("https://snap.stanford.edu/data/facebook.tar.gz",),
         "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
-        "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
-        27082,
-        _EGO,
+        "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`", 27082, _EGO,
     ),
     (
-        _A9A,
-        (_LIBSVM + "a9a",),
-        "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-        "a9a (Adult), 32,561 training records, 123 binary features",
-        2329875,
+        _A9A, (_LIBSVM + "a9a",), "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+        "a9a (Adult), 32,561 training records, 123 binary features", 2329875,
     ),
     (
-        f"{_A9A}.t",
-        (_LIBSVM + "a9a.t",),
-        "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-        "a9a (Adult), 16,281 test records, 123 binary features",
-        1164628,
+        f"{_A9A}.t", (_LIBSVM + "a9a.t",), "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+        "a9a (Adult), 16,281 test records, 123 binary features", 1164628,
     ),
-) | {f"mnist/{name}-ubyte.gz": _mnist(name, *facts) for name, facts in _MNIST_FILES.items()}
+) | {f"mnist/{name}-ubyte.gz": _mnist(name, *facts) for name, facts in _MNIST_FILES.items()}  # fmt: skip
 
 _OF_LIBRARIES = _by_name(
     (HOUSING, (HOUSING_URL,), "", "California housing, 20,640 records, 8 features (fetched by scikit-learn)", 366871),
@@ -279,11 +262,7 @@ _OF_LIBRARIES = _by_name(
 
 
 def names() -> tuple[str, ...]:
-    """Names of all files that `fetch` knows.
-
-    >>> "facebook/414.edges" in names()
-    True
-    """
+    """Names of all files that `fetch` knows."""
     return (*REGISTRY, *_OF_LIBRARIES)
 
 
@@ -292,8 +271,6 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
 
     >>> expand(["libsvm", "libsvm/a9a"])
     ('libsvm/a9a', 'libsvm/a9a.t')
-
-    Raises: InvalidInput: a name that is neither a file nor a folder of the registry.
     """
     folders = {name.partition("/")[0] for name in names()}
     expanded: dict[str, None] = {}
@@ -306,12 +283,11 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def fetch(name: str, data_home: Folder = None) -> Path:
-    """Path of a registered file with the right content, downloaded first if it is not there.
+    """Path of a registered file with the right content, downloaded first if it is not there; hashed on every call.
 
     Args: name: one of `names()`; data_home: the data folder, see `home`.
     Raises: InvalidInput: unknown name; another content in its place; no source delivered it; a folder without access.
     Guarantees: no interrupted or wrong download is used.
-    Cost: one pass over the file for its checksum, on every call.
     """
     folder = home(data_home)
     require_known("data file", name, names())
@@ -382,7 +358,6 @@ def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[Float
     """One file of a9a (Adult) as LIBSVM publishes it.
 
     Returns: features (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
-    Raises: InvalidInput: another part; refusals of `fetch`; a file that is not in LIBSVM's format.
     """
     from sklearn.datasets import load_svmlight_file  # a second to import
 
@@ -411,7 +386,6 @@ def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDA
     """One part of MNIST as published.
 
     Returns: images (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
-    Raises: InvalidInput: another part; refusals of `fetch` and `read_idx`; images and labels of different number.
     """
     images, labels = (read_idx(fetch(name, data_home)) for name in mnist_files(part))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -422,10 +396,7 @@ def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDA
 
 
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """The array of bytes in an IDX file packed by gzip, the format of MNIST.
-
-    Raises: InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
-    """
+    """The array of bytes in an IDX file packed by gzip, the format of MNIST."""
     try:
         with gzip.open(check.path(path=path)) as stream:
             content = stream.read()
@@ -441,3 +412,7 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     if len(content) - start != math.prod(shape):
         raise InvalidInput(f"{path} must hold {math.prod(shape)} bytes for shape {shape}, got {len(content) - start}.")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
