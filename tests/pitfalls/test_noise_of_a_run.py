@@ -203,7 +203,7 @@ def test_the_pages_say_what_is_not_covered():
     edges = " ".join((PAGE.parent / "sharp_edges.md").read_text().split())
     assert "An attacker who knows the seed can repeat the noise and subtract it." in edges
     assert "Learning rates, clipping thresholds, error weights, early stopping" in edges
-    assert "floating-point Gaussian noise is not hardened" in " ".join(keys.__doc__.split())
+    assert "not hardened against attacks" in " ".join(keys.__doc__.split())
 
 
 COVERED = {"models", "messages"}  # as far as the guarantee says who sees which
