@@ -40,7 +40,6 @@ if sys.version_info < (3, 11, 9) or (3, 12) <= sys.version_info < (3, 12, 3):
 
 
 def requirements() -> list[str]:
-    """What `pip install` gets: the peers of the extras, and those without an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [line for extra in EXTRAS for line in project["optional-dependencies"][extra]] + list(WITHOUT_EXTRA)
 
@@ -61,7 +60,6 @@ def environment(folder: Path, packages: str | Path) -> Path:
 
 
 def index_answers() -> bool:
-    """Whether the package index can be reached: it lists the versions of a peer."""
     command = [sys.executable, "-m", "pip", "--retries", "1", "--timeout", "20", "index", "versions", "riskcal"]
     return subprocess.run(command, capture_output=True).returncode == 0
 

@@ -21,27 +21,20 @@ from pathlib import Path
 from numpy._core import _multiarray_umath as numpy_core
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMA = "de_DE.UTF-8"
-"""A locale with a decimal comma; `conftest.py` sets that of MFDL_LOCALE."""
+COMMA = "de_DE.UTF-8"  # a locale with a decimal comma; `conftest.py` sets that of MFDL_LOCALE
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 AVX2 = {"OPENBLAS_CORETYPE": "Haswell", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-SSE = {
-    "OPENBLAS_CORETYPE": "Prescott",
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    "MKL_CBWR": "COMPATIBLE",
-}
+SSE = {"OPENBLAS_CORETYPE": "Prescott", "ATEN_CPU_CAPABILITY": "default"}
+SSE |= {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "MKL_CBWR": "COMPATIBLE"}
 MACHINES = {
     "avx2": AVX2 | {"PYTHONHASHSEED": "1", "TZ": "<+0545>-5:45", "MFDL_LOCALE": COMMA},
     "sse": SSE | ONE_THREAD | {"PYTHONHASHSEED": "2", "TZ": "NST3:30NDT,M3.2.0,M11.1.0"},
     "one-thread": ONE_THREAD,
 }
-NEEDS = {"avx2": "AVX2", "sse": "SSE42"}
-"""The feature of the processor, as NumPy calls it, without which a machine is skipped."""
+NEEDS = {"avx2": "AVX2", "sse": "SSE42"}  # features of processors, as NumPy calls them
 
 
 def found(feature: str) -> bool:
-    """Whether the processor has a feature that NumPy knows."""
     return bool(numpy_core.__cpu_features__.get(feature))
 
 

@@ -35,10 +35,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def run_page(code: list[tuple[str, str]], name: str, checks: str = "") -> None:
-    """Runs the blocks of a page one after another, in one session; then `checks`, which sees their names.
-
-    Raises: AssertionError: a block fails or prints something else than the page shows, in words.
-    """
+    """Runs the blocks of a page one after another, in one session; then `checks`, which sees their names."""
     in_fresh_interpreter(_session, code, name, checks)
 
 

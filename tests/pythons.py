@@ -27,7 +27,6 @@ CLASSIFIER = "Programming Language :: Python :: 3."
 
 
 def tested_versions() -> list[str]:
-    """The versions of Python in the classifiers, oldest first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [line.rpartition(" ")[2] for line in project["classifiers"] if line.startswith(CLASSIFIER)]
 
@@ -68,7 +67,6 @@ def run_suite(name: str, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Runs the suites that are named, or all; returns the exit status."""
     names = sys.argv[1:] or [*tested_versions()[1:], LOWEST]
     if unknown := set(names) - {*tested_versions(), LOWEST}:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join([*tested_versions(), LOWEST])}")

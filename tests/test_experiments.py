@@ -9,13 +9,14 @@ from pathlib import Path
 
 import _paired_statistics as statistics
 import membership as experiment
+import newer_work
 import numpy as np
-import optimal_noise as optimal_noise
+import optimal_noise
 import pytest
-import which_step_rule as which_step_rule
+import which_step_rule
 from numpy.testing import assert_allclose
 from scipy import stats
-from vocabulary import given, refuses, st
+from vocabulary import each, given, refuses, st
 
 import mfdl
 from mfdl.training import step_rules
@@ -48,18 +49,15 @@ def test_where_scores_tell_nothing_the_attack_has_no_advantage():
 
 
 def test_too_few_draws_are_refused():
-    refuses("give more --draws", lambda: experiment.attacked(*seen_with(1.0, draws=4)), error=SystemExit)
+    refuses("give more --draws", experiment.attacked, *seen_with(1.0, draws=4), error=SystemExit)
 
 
-def test_coins_are_fair():
-    coins = np.array([experiment.coins(draw) for draw in range(400)])
-    assert abs(coins.mean() - 0.5) < 0.02
-    assert np.abs(coins.mean(axis=0) - 0.5).max() < 0.12
+def mechanisms(epochs):
+    return {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(epochs, experiment.PERIOD), mfdl.trust.LDP())}
 
 
 def test_scores_are_read_only_under_the_settings_that_they_were_computed_with(tmp_path, monkeypatch):
-    small = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(2, experiment.PERIOD), mfdl.trust.LDP())}
-    monkeypatch.setattr(experiment, "MECHANISMS", small)
+    monkeypatch.setattr(experiment, "MECHANISMS", mechanisms(2))
     calls = []
     monkeypatch.setattr(experiment, "trained", lambda *arguments: (calls.append(arguments), np.ones((2, 3)))[1])
 
@@ -73,8 +71,7 @@ def test_scores_are_read_only_under_the_settings_that_they_were_computed_with(tm
         experiment.mechanism.cache_clear()
         return len(calls)
 
-    longer = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(3, experiment.PERIOD), mfdl.trust.LDP())}
-    for changed in ({}, {"RATE": 2.0}, {"DELTA": 1e-6}, {"SEEDS": 5}, {"SLOTS": 16}, {"MECHANISMS": longer}):
+    for changed in ({}, {"RATE": 2.0}, {"DELTA": 1e-6}, {"SEEDS": 5}, {"SLOTS": 16}, {"MECHANISMS": mechanisms(3)}):
         assert (trainings(**changed), trainings(**changed)) == (1, 0), changed
     # written alike in the name of the folder
     assert (trainings(epsilon=4.0000001), trainings(epsilon=4.0000001), trainings()) == (1, 0, 0)
@@ -92,8 +89,7 @@ def test_a_draw_holds_one_record_of_each_slot():
 
 @pytest.mark.slow
 def test_a_small_run_stays_below_its_bounds_and_resumes(tmp_path, monkeypatch, capsys):
-    short = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(8, experiment.PERIOD), mfdl.trust.LDP())}
-    monkeypatch.setattr(experiment, "MECHANISMS", short)
+    monkeypatch.setattr(experiment, "MECHANISMS", mechanisms(8))
     experiment.mechanism.cache_clear()
     command = ["--out", str(tmp_path), "--draws", "22", "--epsilons", "4"]
     assert experiment.main(command) == 0
@@ -146,14 +142,18 @@ def test_the_table_pairs_seeds_and_pools_the_scenes_of_a_graph():
 
 
 @pytest.mark.slow
-def test_a_small_version_runs_and_is_reported(tmp_path, capsys):
-    command = ["--quick", "--scenes", "logistic/ring/full", "--out", str(tmp_path)]
-    assert optimal_noise.main(command) == 0
+@each(
+    "module, scene, lines",
+    (optimal_noise, "logistic/ring/full", ["| logistic/ring/full |"]),
+    (which_step_rule, "logistic/mafalda", ["| logistic | mafalda | nesterov:0.9 |", "log(curvature / plain)"]),
+)
+def test_a_small_version_runs_and_is_reported(module, scene, lines, tmp_path, capsys):
+    command = ["--quick", "--scenes", scene, "--out", str(tmp_path)]
+    assert module.main(command) == 0
     ran = capsys.readouterr().out
-    assert optimal_noise.main([*command, "--report"]) == 0
+    assert module.main([*command, "--report"]) == 0
     assert capsys.readouterr().out == ran
-    assert "| logistic/ring/full |" in ran
-    assert (tmp_path / "optimal_noise.png").exists()
+    assert all(line in ran for line in lines)
 
 
 @pytest.mark.parametrize("task", which_step_rule.TASKS)
@@ -175,21 +175,21 @@ def test_every_row_is_a_run_and_every_rule_is_one(task, design, tmp_path):
 
 def test_a_share_is_that_of_the_gap():
     losses = {"plain": [0.6, 0.4], "no noise": [0.4, 0.2], "last model": [0.8, 0.6]}
-    line = which_step_rule.line(
-        "t", "full", "plain", 0.5, {label: np.array(values) for label, values in losses.items()}
-    )
+    losses = {label: np.array(values) for label, values in losses.items()}
+    line = which_step_rule.line("t", "full", "plain", 0.5, losses)
     assert line.startswith("| t | full | plain | 0.5 | 0.5000 +- 0.1414 | 50% [")
 
 
-@pytest.mark.slow
-def test_a_small_version_of_step_rules_runs_and_is_reported(tmp_path, capsys):
-    command = ["--quick", "--scenes", "logistic/mafalda", "--out", str(tmp_path)]
-    assert which_step_rule.main(command) == 0
-    ran = capsys.readouterr().out
-    assert which_step_rule.main([*command, "--report"]) == 0
-    assert capsys.readouterr().out == ran
-    assert "| logistic | mafalda | nesterov:0.9 |" in ran
-    assert "log(curvature / plain)" in ran
+@pytest.mark.parametrize("bins", [3, 4, 5])
+def test_moments_of_cyclic_bands_are_those_of_all_sequences(bins):
+    G, lag = np.random.default_rng(bins).uniform(0, 1, (bins, bins)), np.subtract.outer(range(bins), range(bins)) % bins
+    G = np.where(np.minimum(lag, bins - lag) < 2, G + G.T, 0.0)
+    moments = newer_work.log_moments(G, 4)
+    for order in (2, 3, 4):
+        sequences = np.array(list(itertools.product(range(bins), repeat=order)))
+        pairs = G[sequences[:, :, None], sequences[:, None, :]]
+        exponents = (pairs.sum(axis=(1, 2)) - G[sequences, sequences].sum(axis=1)) / 2
+        assert moments[order] == pytest.approx(math.log(np.exp(exponents).sum()), rel=1e-12)
 
 
 P = st.floats(0, 1) | st.sampled_from([0.0, 0.01, 0.02, 0.05, 1.0])
@@ -227,27 +227,12 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(scenes, monkeypatch
     assert 0.91 <= hits / tries <= 0.995  # .95 +- 2.6 standard errors; scenes and seeds both drawn err to the wide side
 
 
-def test_plain_percentiles_of_few_scenes_would_be_too_narrow(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 300)
-    monkeypatch.setattr(statistics, "expanded_tail", lambda units: 0.025)
-    rng, hits = np.random.default_rng(5), 0
-    for k in range(200):
-        drawn = list(made_up(rng, 4, 8, 0.2, 0.02))
-        estimate = statistics.over_scenes(statistics.log_ratio, drawn, seed=k)
-        hits += estimate.low <= -0.3 <= estimate.high
-    assert hits / 200 < 0.9
-
-
 @given(50, losses=st.lists(st.tuples(*[st.floats(0.1, 10)] * 3), min_size=2, max_size=6), scale=st.floats(0.01, 100))
 def test_ratios_and_shares_are_those_of_the_definitions(losses, scale):
     loss, reference, none = np.array(losses).T + np.array([[0.0], [20.0], [0.0]])
-    drawn = {"loss": loss, "reference": reference, "none": none}
-    assert_allclose(
-        statistics.log_ratio(drawn), np.mean([math.log(a / b) for a, b, _ in np.transpose([loss, reference, none])])
-    )
-    assert_allclose(
-        statistics.share(drawn), (reference.sum() - loss.sum()) / (reference.sum() - none.sum()), atol=1e-12
-    )
+    drawn, gap = {"loss": loss, "reference": reference, "none": none}, reference.sum() - none.sum()
+    assert_allclose(statistics.log_ratio(drawn), np.log(loss / reference).mean())
+    assert_allclose(statistics.share(drawn), (reference.sum() - loss.sum()) / gap, atol=1e-12)
     scaled = {name: values * scale for name, values in drawn.items()}
     assert_allclose(statistics.share(scaled), statistics.share(drawn), atol=1e-9)
     assert_allclose(statistics.log_ratio(scaled), statistics.log_ratio(drawn), atol=1e-9)
@@ -268,9 +253,8 @@ def test_the_order_of_pairs_and_which_is_first_do_not_change_a_test():
 def test_one_extreme_pair_does_not_decide_a_share_of_seeds_that_all_agree():
     """Pairs stay together when seeds are drawn: rows that differ by a constant factor have an interval of no width."""
     reference = np.array([1.0, 2.0, 50.0, 3.0])
-    estimate = statistics.over_scenes(
-        statistics.log_ratio, [{"loss": reference / 2, "reference": reference, "none": reference / 4}]
-    )
+    drawn = {"loss": reference / 2, "reference": reference, "none": reference / 4}
+    estimate = statistics.over_scenes(statistics.log_ratio, [drawn])
     assert_allclose([estimate.middle, estimate.low, estimate.high], -math.log(2))
 
 
@@ -279,7 +263,6 @@ FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def script():
-    """Imports a benchmark by name, as its own process would."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
     yield import_module
@@ -317,30 +300,11 @@ def test_memory_of_a_stream_does_not_grow_with_its_steps(script, curve, monkeypa
     assert row["rows"][1] < 1.1 * row["rows"][0], row["rows"]
 
 
-def test_a_missing_peer_is_named_with_what_installs_it(script, capsys, monkeypatch):
-    dense = script("dense_peers")
-    monkeypatch.setenv("MFDL_BENCH_PEER", "/no/such/python")
-    monkeypatch.setattr(dense, "beside", lambda *given: {"mfdl": {"seconds": 1.0}, "interpreter": given[-1]})
-    monkeypatch.setattr(sys, "argv", ["dense", "32", "--cores", "1", "--grams", "ring"])
-    dense.main()
-    missing, alone = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert "jax_privacy is not installed in /no/such/python" in missing["left_out"]
-    assert "pip install" in missing["left_out"]
-    assert alone["interpreter"] is None
-
-
-def test_without_opake_the_comparison_says_that_nothing_was_measured(script, capsys, monkeypatch):
-    monkeypatch.setattr(script("opake_peers"), "INTERPRETER", "")
-    script("opake_peers").main([])
-    assert "MFDL_BENCH_OPAKE" in json.loads(capsys.readouterr().out)["left_out"]
-
-
 def test_objectives_beside_opake_are_those_of_the_solvers(script):
     """Prefix sums at unit sensitivity, here by dense arithmetic."""
     peers = script("opake_peers")
-    factorized = mfdl.factorization.factorize_long(
-        peers.ONE_NODE, peers.CYCLIC, form="toeplitz", bandwidth=peers.GAP, max_iterations=3
-    )
+    options = {"form": "toeplitz", "bandwidth": peers.GAP, "max_iterations": 3}
+    factorized = mfdl.factorization.factorize_long(peers.ONE_NODE, peers.CYCLIC, **options)
     total, largest = peers.squared_error(factorized.encoder)
     assert total == pytest.approx(factorized.objective, rel=1e-6)
     assert largest <= total <= peers.STEPS * largest

@@ -36,9 +36,7 @@ def test_no_mutation_is_planted_twice():
 
 def test_each_changes_one_place_and_is_still_a_program():
     for mutation in MUTATIONS:
-        assert mutation.file.startswith(
-            ("mfdl/", "solvers/", "docs/", "experiments/")
-        )  # a changed test would prove nothing
+        assert mutation.file.startswith(("mfdl/", "solvers/", "docs/", "experiments/"))  # a changed test proves nothing
         before = (ROOT / mutation.file).read_text(encoding="utf-8")
         changed = mutation.applied_to(before)
         if mutation.file.endswith(".py"):
@@ -63,7 +61,6 @@ def test_their_tests_exist():
 # ---- the runner ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project of one function, with a test of it."""
     root = tmp_path_factory.mktemp("project")
     files = {
         "mfdl/__init__.py": "",
@@ -178,7 +175,6 @@ def test_unseeded():
 
 
 def drawn(folder, hash_seed, *arguments, seed=None):
-    """The examples in order, and what the run printed."""
     (folder / "test_a_property.py").write_text(PROPERTY)
     (folder / "test_unseeded.py").write_text(UNSEEDED)
     (folder / "drawn").unlink(missing_ok=True)

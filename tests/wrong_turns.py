@@ -29,7 +29,6 @@ ARRAYS = {"features": x, "targets": y, "test_features": x, "test_targets": y}
 
 
 def asked(**changes):
-    """The question of TERMS with changes."""
     return mfdl.Privacy(**TERMS | changes)
 
 
@@ -42,7 +41,6 @@ def entropy(scores, label):
 
 
 def task(num_nodes=4, **changes):
-    """The task of the arrays, or with `train` of Datasets."""
     given = {"kind": "classification", "build_module": linear, "loss": entropy}
     if "train" not in changes:
         given |= ARRAYS

@@ -29,20 +29,18 @@ def sha256(array):
     return hashlib.sha256(np.ascontiguousarray(array, dtype="<f8").tobytes()).hexdigest()
 
 
-def rows(noise, steps=None, *, dim=2, **options):
+def rows(noise, steps=None, *, dim=2, key=KEY, **options):
     """nu N Z of some steps, shape (steps, slots, dim)."""
-    stream = mfdl.training.streams.noise_stream(noise, 1.5, KEY, dim, **options)
+    stream = mfdl.training.streams.noise_stream(noise, 1.5, key, dim, **options)
     return np.stack([stream.step(t) for t in (range(noise.num_steps) if steps is None else steps)])
 
 
 def listed(noise, steps=None, **options):
-    """The same as one row of numbers a step."""
     return [row.ravel().tolist() for row in rows(noise, steps, **options)]
 
 
 # ---- keys and base normals -------------------------------------------------------------------------------------------
 def test_keys():
-    """Public names of keys: what they derive, by contexts of every type."""
     contexts = [("holders", 0), ("holders", 0, 1), ("pair", 3, -7), ("replay", "a", 2**70), ("b", b"\0\xff"), ("", b"")]
     ids = {str(seed): NoiseKey.from_seed(seed).key_id for seed in (0, 1, 7, 2**64)}
     derived = {repr(context): KEY.derive(*context).key_id for context in contexts}
@@ -51,7 +49,6 @@ def test_keys():
 
 
 def test_base_normals():
-    """Of few and of many rows, short and long, late steps, other tensors and shards: bit for bit."""
     few, many = IndependentNoise(STEPS, NODES), IndependentNoise(3, 300)
     cases = {
         "few rows": rows(few), "long rows": rows(few, dim=40), "many short rows": rows(many),
@@ -66,13 +63,11 @@ def test_base_normals():
 
 # ---- noise of mechanisms and encoders --------------------------------------------------------------------------------
 def test_noise_of_every_mechanism():
-    """What each slot adds in each step."""
     schemes = {name: "balls-in-bins" if name.endswith("-bins") else "cyclic" for name in mechanism_names()}
     compare("noise_of_mechanisms", {name: listed(fixed(name, schemes[name]).noise) for name in schemes}, **CLOSE)
 
 
 def encoders():
-    """One of every kind, of dyadic numbers."""
     steps = np.arange(STEPS)
     lags = np.subtract.outer(steps, steps)
     dense = np.tril(0.5 ** np.clip(lags, 0, None) * (1 + (steps[:, None] % 3) / 4))
@@ -126,26 +121,18 @@ def test_noise_that_is_the_same_bit_for_bit_on_every_machine():
     compare("noise_bits", {name: sha256(rows(noises()[name])) for name in ONE_BY_ONE})
 
 
-def test_noise_of_some_slots_tensors_and_late_blocks():
-    """The ways in which a stream is asked for."""
-    cases = noises()
-    long = 70  # more than two blocks of 32 steps
+def test_noise_of_other_tensors_and_late_blocks():
+    cases, long = noises(), 70  # more than two blocks of 32 steps
     dense = CausalNoise(np.tril(np.full((long, long), 1 / 8)) + np.eye(long), num_steps=long, num_nodes=2)
-    values = {f"slot 1 of {name}": listed(noise, slots=[1]) for name, noise in cases.items()}
-    values |= {f"tensor 2 of {name}": listed(cases[name], tensor=2) for name in ("spread, dense", "spread, banded")}
+    values = {f"tensor 2 of {name}": listed(cases[name], tensor=2) for name in ("spread, dense", "spread, banded")}
     values["steps 31, 32, 69 and 0 of a long run"] = listed(dense, [31, 32, 69, 0])
     compare("noise_of_slots", values, **CLOSE)
 
 
 def test_noise_by_the_keys_of_holders():
-    """Secrets that were agreed on, one for each set of nodes that holds noise together."""
     sets = [(0,), (1,), (2,), (0, 1), (0, 2)]
     keys = HolderKeys.given({nodes: NoiseKey(bytes([i + 1]) * 32) for i, nodes in enumerate(sets)})
-    values = {}
-    for name, noise in noises().items():
-        if name.startswith("spread"):
-            stream = mfdl.training.streams.noise_stream(noise, 1.5, keys, 2)
-            values[name] = [stream.step(t).ravel().tolist() for t in range(STEPS)]
+    values = {name: listed(noise, key=keys) for name, noise in noises().items() if name.startswith("spread")}
     compare("noise_of_holders", values, **CLOSE)
 
 
@@ -160,14 +147,19 @@ PUBLIC = ("single", "every-step", "explicit", "once-per-epoch", "min-separation"
 SOME = ("dp-dsgd", "anti-pgd", "toeplitz", "decor", "muffliato")
 
 
+def or_refusal(answer):
+    try:
+        return answer()
+    except (InvalidInput, UnsupportedMechanism) as refusal:
+        return f"refused: {type(refusal).__name__}"
+
+
 def table(cases, answer):
     """{mechanism: {"scheme, trust, adjacency": what is answered, or which refusal}}."""
     rows = {}
     for name, scheme, trust, adjacency in cases:
-        try:
-            row = answer(fixed(name, scheme), trust=TRUST[trust], adjacency=adjacency, clip_norm=1.5)
-        except (InvalidInput, UnsupportedMechanism) as refusal:
-            row = f"refused: {type(refusal).__name__}"
+        question = {"trust": TRUST[trust], "adjacency": adjacency, "clip_norm": 1.5}
+        row = or_refusal(lambda: answer(fixed(name, scheme), **question))  # noqa: B023  called at once
         rows.setdefault(name, {})[f"{scheme}, {trust}, {adjacency}"] = row
     return rows
 
@@ -194,7 +186,6 @@ def test_every_public_scheme_and_adjacency():
 
 
 def test_mu_of_every_node():
-    """Both numbers of every victim, and where they come from."""
     cases = [(name, "cyclic", trust, "zero-out") for name in SOME for trust in ("pndp", "eavesdropper")]
 
     def losses(algorithm, **question):
@@ -221,17 +212,10 @@ def test_balls_in_bins():
 
 
 def test_noise_of_secret_batches():
-    """The least noise for epsilon = 2 at delta = 1e-5."""
-    question = {"trust": TRUST["eavesdropper"], "adjacency": "zero-out", "clip_norm": 1.0}
-    values = {
-        "decor, Poisson": calibrate(fixed("decor", "poisson"), Privacy(**question), epsilon=2.0, delta=1e-05).noise_std,
-        "decor, balls-in-bins": calibrate(
-            fixed("decor", "balls-in-bins"), Privacy(**question), epsilon=2.0, delta=1e-05
-        ).noise_std,
-        "bsr, balls-in-bins": calibrate(
-            fixed("bsr", "balls-in-bins"), Privacy(**question), epsilon=2.0, delta=1e-05
-        ).noise_std,
-    }
+    privacy, values = Privacy(TRUST["eavesdropper"], **ZERO_OUT), {}
+    for name, scheme in (("decor", "Poisson"), ("decor", "balls-in-bins"), ("bsr", "balls-in-bins")):
+        mechanism = calibrate(fixed(name, scheme.lower()), privacy, epsilon=2.0, delta=1e-5)
+        values[f"{name}, {scheme}"] = mechanism.noise_std
     compare("noise_of_secret_batches", values, **CALIBRATED)
 
 
@@ -241,27 +225,23 @@ def test_the_cases_are_of_every_scheme():
 
 def test_content_hashes_of_algorithms():
     def content_hash(name, scheme):
-        try:
-            return fixed(name, scheme).content_hash
-        except (InvalidInput, UnsupportedMechanism) as refusal:
-            return f"refused: {type(refusal).__name__}"
+        return or_refusal(lambda: fixed(name, scheme).content_hash)
 
     compare("hashes", {name: {scheme: content_hash(name, scheme) for scheme in SCHEMES} for name in mechanism_names()})
 
 
 def test_content_hashes_and_fingerprints_of_mechanisms():
     cases = [("dp-dsgd", trust, "cyclic") for trust in TRUST] + [("dp-dsgd", "ldp", scheme) for scheme in SCHEMES]
-    cases += [
-        (name, "eavesdropper", "cyclic") for name in ("bsr", "decor", "corn", "per-mode", "muffliato", "toeplitz")
-    ]
-    values = {}
-    for name, trust, scheme in cases:
-        mechanism = calibrate(fixed(name, scheme), Privacy(TRUST[trust], **ZERO_OUT), noise_std=2.0)
-        carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
-        values[f"{name}, {trust}, {scheme}"] = carried
-    user = calibrate(fixed("bsr", "every-step"), Privacy(TRUST["ldp"], unit="user", **ZERO_OUT), noise_std=2.0)
-    carried = {"mechanism": user.content_hash, "fingerprint": user.guarantee.fingerprint}
-    compare("fingerprints", values | {"bsr, ldp, every-step, of a user": carried})
+    names = ("bsr", "decor", "corn", "per-mode", "muffliato", "toeplitz")
+    cases += [(name, "eavesdropper", "cyclic") for name in names]
+
+    def hashes(name, trust, scheme, **unit):
+        mechanism = calibrate(fixed(name, scheme), Privacy(TRUST[trust], **unit, **ZERO_OUT), noise_std=2.0)
+        return {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
+
+    values = {", ".join(case): hashes(*case) for case in cases}
+    values["bsr, ldp, every-step, of a user"] = hashes("bsr", "ldp", "every-step", unit="user")
+    compare("fingerprints", values)
 
 
 RUNS = {
@@ -291,11 +271,9 @@ FACTORIZED = ("per-mode", "d-mf", "mafalda", "mafalda-classes", "mafalda-l", "jo
 
 def test_objectives_and_their_bounds():
     def solved(name):
-        code, out = mfdl_prints(
-            "factorize", *GRAPH, *(() if name in SOLVED_OVER_NODES else SOLVED_STEPS), "--mechanism", name, "--json"
-        )
-        answer = json.loads(out)
-        return {"objective": answer["objective"], "lower_bound": answer["lower_bound"], "code": code}
+        steps = () if name in SOLVED_OVER_NODES else SOLVED_STEPS
+        code, out = mfdl_prints("factorize", *GRAPH, *steps, "--mechanism", name, "--json")
+        return {key: json.loads(out)[key] for key in ("objective", "lower_bound")} | {"code": code}
 
     compare("objectives", {name: solved(name) for name in FACTORIZED}, relative=1e-5)
 

@@ -119,9 +119,7 @@ def guarantees():
         "Poisson": with_noise("dp-dsgd", "poisson", "ldp"),
         "balls-in-bins, certified": bins,
         "balls-in-bins, correlated over time": with_noise("mafalda-bins", "balls-in-bins", "ldp"),
-        "balls-in-bins, Monte Carlo": with_noise(
-            "bsr", "balls-in-bins", "ldp", method=MonteCarlo(samples=16384, seed=3)
-        ),
+        "balls-in-bins, Monte Carlo": with_noise("bsr", "balls-in-bins", "ldp", method=MonteCarlo(16384, seed=3)),
         "composed, public": public.compose_with(at_mu_1("bsr", "single", "ldp", mu=0.5)),
         "composed, PNDP of one victim, which rests on a Lipschitz constant": lipschitz.compose_with(lipschitz),
         "composed, balls-in-bins": bins.compose_with(bins),
@@ -130,17 +128,14 @@ def guarantees():
 
 
 def test_guarantees_as_dictionaries():
-    values = {name: _fields(guarantee) for name, guarantee in guarantees().items()}
-    compare("guarantees", values, relative=1e-9)
+    compare("guarantees", {name: _fields(guarantee) for name, guarantee in guarantees().items()}, relative=1e-9)
 
 
 def _fields(guarantee):
     fields = guarantee.to_dict()
     if re.fullmatch("[0-9a-f]{16}", fields["seal"]):
         fields["seal"] = "16 hex digits"
-    if fields.get("tolerance", 1.0) < 1e-9:
-        fields["tolerance"] = "below 1e-9"
-    return fields
+    return fields | ({"tolerance": "below 1e-9"} if fields.get("tolerance", 1.0) < 1e-9 else {})
 
 
 HEAVY = (

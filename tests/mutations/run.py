@@ -3,8 +3,7 @@
     python tests/mutations/run.py [--only 3,7] [--jobs 2]
 
 In: the `pitfalls_*.toml` beside this file. An entry replaces `old`, which occurs once in `file`, by `new`, and names
-the tests that must see it; several entries may share a number. Out: a table with the score, and exit status 0 if every
-entry was caught. Each runs in a folder of its own, so the tree is never touched.
+the tests that must see it. Out: a table with the score, and exit status 0 if every entry was caught.
 
 Caught means that a named test fails when it is called. A copy that cannot be imported or collected, a test that ends
 in a NameError, and tests that import the library from elsewhere count as not caught (`guard.py`). The first test to
@@ -51,13 +50,7 @@ _children = threading.Lock()  # multiprocessing looks at all of its children whe
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """One pitfall as a change of one file.
-
-    Attributes:
-        number: of the pitfall; title: what goes wrong, in one line; kind: what it harms, one of KINDS.
-        file: path inside the project; old, new: exact texts.
-        tests: pytest node ids that must notice.
-    """
+    """One pitfall as a change of one file; several may share a number. `tests` are node ids."""
 
     number: int
     title: str
@@ -68,10 +61,7 @@ class Mutation:
     tests: tuple[str, ...]
 
     def applied_to(self, text: str) -> str:
-        """The mutated text of the file.
-
-        Raises: ValueError: `old` does not occur exactly once, or nothing changes.
-        """
+        """The mutated text of the file."""
         if (count := text.count(self.old)) != 1:
             raise ValueError(
                 f"pitfall {self.number} ({self.title}): old occurs {count} times in {self.file}, not once."
@@ -91,7 +81,6 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        """Whether some test failed for a reason that counts."""
         return bool(self.failed) and not self.trouble
 
     @property
@@ -101,10 +90,7 @@ class Outcome:
 
 
 def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
-    """All entries of the `pitfalls_*.toml` of a folder, by number.
-
-    Raises: TypeError: an entry with other fields. ValueError: another kind, or no tests.
-    """
+    """All entries of the `pitfalls_*.toml` of a folder, by number."""
     mutations = []
     for path in sorted(folder.glob("pitfalls_*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["pitfall"]:
@@ -121,9 +107,8 @@ def copy_project(
     """What the tests need of a project; the built site and names like `without` stay behind."""
     for part in PARTS:
         if (root / part).is_dir():
-            shutil.copytree(
-                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", "_build", without)
-            )
+            ignored = shutil.ignore_patterns(".*", "_build", without)
+            shutil.copytree(root / part, folder / part, copy_function=copy, ignore=ignored)
         elif (root / part).exists():
             copy(root / part, folder / part)
 
@@ -202,10 +187,7 @@ def try_mutation(mutation: Mutation, root: Path) -> Outcome:
 
 
 def try_unmutated(folder: Path, tests: Iterable[str], *options: str, jobs: int = 1) -> Outcome:
-    """Runs tests, with options of pytest, on a folder as it is, which is left with its modules compiled.
-
-    Parts of several files each: so many that all jobs end at about the same time.
-    """
+    """Runs tests on a folder as it is, in parts of several files, which is left with its modules compiled."""
     files: dict[str, dict[str, None]] = {}
     for test in tests:
         files.setdefault(test.split("::")[0], {})[test] = None
@@ -222,7 +204,6 @@ def try_unmutated(folder: Path, tests: Iterable[str], *options: str, jobs: int =
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
     parser = argparse.ArgumentParser(description="Plant known pitfalls and see the tests go red.")
     parser.add_argument("--only", default="", help="numbers of pitfalls, separated by commas; default all")
     parser.add_argument("--jobs", type=int, default=1, help="how many to run at once")
@@ -233,9 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = {int(number) for number in chosen.only.split(",") if number.strip()}
     mutations = [mutation for mutation in load() if not wanted or mutation.number in wanted]
     if missing := sorted(wanted - {mutation.number for mutation in mutations}):
-        errors.print(
-            f"no pitfall has number {missing[0]}; there are 1 to {max(mutation.number for mutation in load())}."
-        )
+        errors.print(f"no pitfall has number {missing[0]}; there are 1 to {load()[-1].number}.")
         return 2
     jobs = max(1, chosen.jobs)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # read when they are imported

@@ -121,9 +121,8 @@ def test_decor_corollary_holds_up_to_its_true_range(q):
     L = -math.log(DELTA)
     assert_allclose(COROLLARY_RANGE, 2.343, atol=5e-4)
     for epsilon in (0.01, 3.0, L, 2.3431 * L):
-        noise = papers.decor_corollary(
-            "complete:n=9", epsilon=epsilon, delta=DELTA, num_colluders=q, clip_norm=0.1, num_steps=50
-        )
+        budget = {"epsilon": epsilon, "delta": DELTA, "num_colluders": q}
+        noise = papers.decor_corollary("complete:n=9", **budget, clip_norm=0.1, num_steps=50)
         levels = {"sigma_ldp": noise.sigma_ldp, "sigma_cor": noise.sigma_cor, "num_colluders": q}
         slope = papers.decor_theorem("complete:n=9", **levels, clip_norm=0.1, num_steps=50).value
         assert slope + 2 * math.sqrt(slope * L) <= noise.bound.value <= epsilon
@@ -225,6 +224,5 @@ def test_every_bound_says_where_it_is_from():
     for bound in every:
         assert "arXiv:" in bound.source
         assert bound.erratum
-        assert (
-            bound.valid is {"bound": True, "heuristic": None, "refuted": False}[bound.validity.split()[0].rstrip(":")]
-        )
+        word = bound.validity.split()[0].rstrip(":")
+        assert bound.valid is {"bound": True, "heuristic": None, "refuted": False}[word]

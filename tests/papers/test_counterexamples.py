@@ -30,13 +30,11 @@ SLOW = np.array([[9, 1, 0], [1, 0, 9], [0, 9, 1]]) / 10
 GENERAL = np.array([[2 / 3, 1 / 3, 0], [1 / 2, 0, 1 / 2], [0, 1, 0]])
 ALONE = NoisySystem(gossip.from_array(np.eye(1)), np.eye(1))
 COUPLE = NoisySystem(gossip.from_array(np.full((2, 2), 0.5)), np.eye(2))
-TWENTY = NoisySystem(gossip.uniform(nx.complete_graph(20)), np.eye(20))
 THIRDS = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3  # a path of three
 
 
 # ---- numbers that take more than a line ------------------------------------------------------------------------
 def between_normals(mu):
-    """Total variation of two normal distributions at distance mu."""
     return 2 * norm.cdf(mu / 2) - 1
 
 
@@ -125,33 +123,24 @@ def bipartite(a, b):
 # ---- the table -------------------------------------------------------------------------------------------------
 PRINTED_SUM, EXACT_SUM = three_participations()
 SLOPE, BUDGET = searched(3, 1000, 1)
-RENYI_OF_27 = by_renyi(27**2 / (8 * L))
 SYSTEMS = ("dp-dsgd", "muffliato", "anti-pgd", "bsr", "mafalda", "mf-shared", "mf-per-node")
 
 # id, case, claimed, true; the first row of a refuted claim is the case of the table of facts
 VALUES = [
     # node 0 says in step 1 a third of g_2, under a third of z_2 and its own noise: X = (1/9) / (1 + 1/9)
     ("mafalda-equation-8-square", {"graph": STAR, "attacker": 1, "victim": 2, "steps": 2}, 1 / 10, math.sqrt(1 / 10)),
-    ("mafalda-equation-8-square", {"graph": STAR, "attacker": 1, "victim": 0, "steps": 1}, 1, 1),
     (
         "mafalda-theorem-7-adaptive", {"graph": STAR, "attacker": 1, "victim": 2, "slope": 1},
         between_normals(math.sqrt(0.1)), reacting(1),
     ),
-    (
-        "mafalda-theorem-7-adaptive", {"graph": STAR, "attacker": 1, "victim": 2, "slope": 0},
-        between_normals(math.sqrt(0.1)), reacting(0),
-    ),
     # node 0 is heard: z_0 in step 0; in step 1 z_0, old and new, and the others' noise, the new ones both start there
     ("mafalda-theorem-7-echelon", {"graph": STAR, "attacker": 1, "steps": 2}, 2, 3),
-    ("mafalda-theorem-7-echelon", {"graph": PAIR, "attacker": 0, "steps": 4}, 4, 4),
     (
         "mafalda-figure-2-tighter", {"graph": STAR, "attacker": 1, "victim": 0, "steps": 5},
         5, np.abs(neighbour_gram()).sum(),
     ),
     ("mafalda-lemma-11-known-gradients", {"graph": PAIR, "attacker": 0, "victim": 0, "steps": 1}, 0, math.inf),
-    ("mafalda-lemma-11-known-gradients", {"graph": PAIR, "attacker": 0, "victim": 1, "steps": 2}, 2, 2),
     ("mafalda-lemma-11-factorization", {"graph": PAIR, "attacker": 0, "noise_known_of": 1, "steps": 1}, 0, 1),
-    ("mafalda-lemma-11-factorization", {"graph": PAIR, "attacker": 0, "noise_known_of": 0, "steps": 1}, 0, 0),
     # x_0, and (x_0 + own noise) / 2 + x_1: given x_0, the second step counts 1 / (1 + 1/4), not 1
     ("mafalda-equation-12-own-noise", {"graph": PAIR, "attacker": 0, "victim": 1, "steps": 2}, 1 + 4 / 5, 2),
     # node 1 alone, its noise with node 3 is hidden; with all messages R = [[17, -16], [-16, 17]] / 4 of 1 and 3
@@ -160,20 +149,16 @@ VALUES = [
         4 / 17, 4 * 17 / (17**2 - 16**2),
     ),
     ("mafalda-clip-is-replace-one", {"gradient": [0, 1], "replaced": [0, -1], "clip_norm": 1}, 1, 2),
-    ("mafalda-clip-is-replace-one", {"gradient": [3, 0], "replaced": [0, 3], "clip_norm": 2}, 2, 2 * math.sqrt(2)),
     ("mafalda-algorithm-1-noise", {"system": "dp-dsgd", "epochs": 2, "period": 1}, 1, math.sqrt(2)),
-    ("mafalda-algorithm-1-noise", {"system": "dp-dsgd", "epochs": 1, "period": 3}, 1, 1),
     # b k (k+1) (2k+1) / 6 = 2 * 14
     ("mafalda-algorithm-1-noise", {"system": "anti-pgd", "epochs": 3, "period": 2}, 1, math.sqrt(28)),
     # I for W = 11^T / 2: distance 1, and W has norm 1; W is a projector
     ("mafalda-workload-diagonals", {"graph": PAIR, "diagonal": 1}, 0, 1),
-    ("mafalda-workload-diagonals", {"graph": PAIR, "diagonal": 2}, 0, 0),
     # W = W^2 of norm 1: H = [[2, 1], [1, 1]], tr(H diag(1, 1/4)) = 9/4; G = [[2, 0], [1, 1]] / sqrt(2) gives 21/8
     ("mafalda-lemma-10-cholesky", {"graph": PAIR, "encoder": np.diag([1.0, 2.0])}, 0, (21 / 8) / (9 / 4) - 1),
     ("mafalda-lemma-10-root", {"graph": PAIR, "encoder": np.diag([1.0, 2.0])}, 0, 0),
     # both sides have twelve entries 1/2, eight at the same places: sqrt((4 + 4) / 12) apart; n = T has one K
     ("mafalda-appendix-d-commutation", {"graph": PAIR, "encoder": np.eye(3)}, 0, math.sqrt(2 / 3)),
-    ("mafalda-appendix-d-commutation", {"graph": PAIR, "encoder": np.eye(2)}, 0, 0),
     ("mafalda-lemma-10-commutation", {"graph": PAIR, "encoder": np.eye(3)}, 0, 0),
     # X = [[2, 1], [1, 1]]: G = [[2, 0], [1, 1]] / sqrt(2)
     ("mafalda-algorithm-2-cholesky", {"encoder": np.array([[1.0, 0], [1, 1]])}, 2, 5 / 2),
@@ -182,15 +167,10 @@ VALUES = [
     *[("mafalda-theorem-5-ldp", {"graph": STAR, "steps": 3, "system": system, "seed": 1}, 0, 0) for system in SYSTEMS],
     # v knows z_1; from z_0 and (z_0 + z_1 + z_2) / 3 it has z_2 alone. Claimed: (1/9) / (3/9)
     ("muffliato-several-gossip-rounds", {"graph": STAR, "attacker": 1, "victim": 2, "rounds": 2}, 1 / 3, 1),
-    ("muffliato-several-gossip-rounds", {"graph": STAR, "attacker": 1, "victim": 2, "rounds": 1}, 0, 0),
     ("muffliato-several-participations", {"weights": SLOW, "steps": 3}, PRINTED_SUM, EXACT_SUM),
     (
         "muffliato-reacting-gradients", {"graph": STAR, "attacker": 1, "victim": 2, "slope": 2},
         between_normals(math.sqrt(1 / 3)), reacting(2),
-    ),
-    (
-        "muffliato-reacting-gradients", {"graph": STAR, "attacker": 1, "victim": 2, "slope": 0},
-        between_normals(math.sqrt(1 / 3)), between_normals(math.sqrt(1 / 10)),
     ),
     ("muffliato-first-message", {"graph": PAIR, "attacker": 0, "victim": 1}, 1 / 2, 1),
     # claimed: (1/4) / (1/16 + 1/4 + 1/16) from the second message of node 0; the two together show z_2 alone
@@ -220,7 +200,6 @@ VALUES = [
         "zip-dl-record-adaptive", {"wave": [0, 1], "noise": 4},
         between_normals(1 / 2), np.mean([between_normals(math.sqrt(2 * (1 + d**2)) / 4) for d in (0, 2)]),
     ),
-    ("zip-dl-record-adaptive", {"wave": [1], "noise": 1}, between_normals(2), between_normals(2)),
     # s_local^2 = s_pair^2 = 0.16 / L at 10 L, so mu^2 = 4 (2/3) L / 0.16
     (
         "decor-corollary-12-any-epsilon", {"graph": PAIR, "epsilon_over_log": 10, "delta": 0.1}, -math.log(10),
@@ -231,7 +210,6 @@ VALUES = [
     ("decor-inputs-as-variances", {"graph": PAIR, "local": 1 / 4, "pair": 1 / 4}, 2 * 8 / 3, 2 * 32 / 3),
     # R = [[2, -1], [-1, 2]]: 2/3 per step is claimed; in g_0 - g_1 the pairwise noise cancels, 1/1 is left
     ("decor-code-noise-reuse", {"graph": PAIR, "num_steps": 2, "local": 1, "pair": 1}, 2 * 2 * 2 / 3, 2 * 2 * 1),
-    ("decor-code-noise-reuse", {"graph": PAIR, "num_steps": 1, "local": 1, "pair": 1}, 2 * 2 / 3, 2 * 2 / 3),
     ("decor-code-search", {"graph": PAIR, "place": 1, "epsilon": 3, "num_steps": 1000}, 3, by_renyi(1000 * SLOPE)),
     # columns of [[1, 1, 1] / 3, [1, 1, 0] / 2, [1, 0, 1] / 2] sum to 4/3, 5/6 and 5/6
     ("decor-weights-doubly-stochastic", {"graph": STAR}, 0, 1 / 3),
@@ -243,7 +221,6 @@ VALUES = [
     ("decor-heterogeneity-metropolis-hastings", {"num_nodes": 35}, 1 / 4, float(bipartite(8, 27))),
     # p = 1, c = 2: models are multiplied by 1 - 16 / (t + 2), in six steps by 429
     ("decor-theorem-2-step-sizes", {"graph": PAIR, "condition": 1, "num_steps": 6}, BOUND_CONSTANT * 4 / 36, 429**2),
-    # held are record 0, record 1 and record 1 again: one is shared, one lost
     # eta = p / (sqrt(18) (1 - 2 w)), where (1 - 2 w)^2 = 1 - p
     *[
         (
@@ -252,26 +229,21 @@ VALUES = [
         )
         for w, b, p in ((1 / 100, 1 / 4, 99 / 2500), (7 / 100, 3 / 4, 0.2604), (1 / 4, 0.0, 3 / 4))
     ],
+    # held are record 0, record 1 and record 1 again: one is shared, one lost
     ("decor-code-data-split", {"counts": [1, 1, 1]}, 0, 2),
-    ("decor-code-data-split", {"counts": [3, 2]}, 0, 0),
     ("corn-theorem-1-all-steps", {"system": ALONE, "num_steps": 2}, 1, 2),
     *[("corn-proposition-1", {"delta": DELTA, "num_steps": 1, "epsilon": e}, e, of_9b(e)) for e in (37, 40)],
-    ("corn-proposition-1-proof", {"delta": DELTA, "epsilon": 27}, 27, RENYI_OF_27),
+    ("corn-proposition-1-proof", {"delta": DELTA, "epsilon": 27}, 27, by_renyi(27**2 / (8 * L))),
     *[("whisper-condition", {"delta": DELTA, "epsilon": e}, of_9b(e), e) for e in (12, 36)],
     (
         "whisper-theorem-2", {"system": COUPLE, "num_steps": 1, "delta": DELTA},
         1 + math.sqrt(L), float(exact_epsilon(2, DELTA)),
-    ),
-    (
-        "whisper-theorem-2", {"system": TWENTY, "num_steps": 1, "delta": DELTA},
-        1 / 10 + math.sqrt(L / 10), float(exact_epsilon(2, DELTA)),
     ),
     ("whisper-10", {"system": ALONE, "max_inverse_diagonal": 0.5}, math.sqrt(2), 2),
     ("corn-algorithm-1-insiders", {"system": COUPLE}, 2, math.inf),
     # R = I + v v^T, v = (2, -1, -1): an end has 1 - 1/7; promised (I + L)^-1 = sum over 1, 1/2, 1/4
     ("corn-pairwise-noise", {"draw_of_edge": {(0, 1): 0, (0, 2): 0}}, 4 * (1 / 3 + 1 / 4 + 1 / 24), 4 * 6 / 7),
     ("corn-problem-10-private-noise", {"seeds": np.array([[0.0, 1], [1, 0]])}, 1, 2),
-    ("corn-problem-10-private-noise", {"seeds": np.array([[1.0, 1], [1, 2]])}, 1, 2),
     # with its own seed a coalition leaves a node alone; an outsider meets R = I + 11^T
     *[
         ("corn-problem-10", {"seeds": np.ones((2, 1)), "coalition_size": q, "num_steps": 1}, 2 * r, 2 * r)
@@ -283,7 +255,6 @@ VALUES = [
     ("corn-pairwise-gain", {"graph": nx.star_graph(4)}, 2.2 * (1 - 1e-6), 2.2),
     ("corn-problem-9-attained", {"graph": PAIR}, with_variance(1000), with_variance(100)),
     ("corn-code-clipping", {"batch_size": 2, "clip_norm": 1.0}, 2, 4),
-    ("corn-code-clipping", {"batch_size": 4, "clip_norm": 0.5}, 1, 4),
     ("corn-code-central-baseline", {"num_nodes": 2, "num_steps": 1}, 1 / 4, 1 / 2),
     ("balls-in-bins-public", {"bins": 2, "sigma": 1.0}, over_the_plane(HIDDEN, GONE), 2 * norm.cdf(1 / 2) - 1),
     (
@@ -395,13 +366,6 @@ def test_the_step_sizes_of_the_lemmas_meet_the_bound_with_a_constant_of_256(grap
     for num_steps in (1, 5, 20, 400):
         bound, loss = bound_and_loss(graph, condition, num_steps, delay=16)
         assert loss <= 256 / BOUND_CONSTANT * bound
-
-
-def test_pairwise_noise_on_a_star_of_five_costs_more_than_it_saves():
-    W = gossip.uniform(nx.star_graph(4)).dense()
-    assert np.trace(W @ nx.laplacian_matrix(nx.star_graph(4)).toarray() @ W.T) > 2.2
-    claimed, truth = CLAIMS["corn-pairwise-gain"](graph=nx.star_graph(3))
-    assert truth < 0.995 * claimed
 
 
 def test_a_sharper_bound_than_the_renyi_loss_is_refuted():

@@ -14,7 +14,6 @@ from vocabulary import dynamics_on, each, given, refuses, st
 import mfdl
 import mfdl_papers as papers
 from mfdl import EveryStep, InvalidInput, Privacy, algorithms, calibrate, data, trust
-from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, rate_comparison
 from mfdl_papers.figures import RunScale, named, trained_panels
@@ -59,30 +58,6 @@ def test_pairs_of_the_figure_are_those_of_the_search():
         built = algorithms.decor(dynamics, EveryStep(50), **config.parameters("decor"))
         mechanism = calibrate(built, privacy, **target)
         assert mechanism.noise_std == pytest.approx(pair.sigma_ldp, rel=1e-9)
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(budget_curves, "SETTINGS", {**budget_curves.SETTINGS, "epochs": 20, "eval_every": 5})
-    monkeypatch.setattr(budget_curves, "QUICK_EPSILONS", (10.0,))
-    monkeypatch.setattr(budget_curves, "QUICK_FACTORS", (0.5, 1.0))
-    monkeypatch.setattr(budget_curves, "published_seeds", lambda scale, quick, full: range(1, 2))
-    monkeypatch.setattr(budget_curves, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
-
-
-@pytest.mark.slow
-def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, tiny, monkeypatch):
-    arguments = ["reproduce", "decor-1a", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (len(answer["claims"]), set(answer["numbers"]["chosen pairs"])) == (3, {"ring", "complete"})
-    cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
-    assert len(cells) == 2 * (2 * (2 * 4 + 1) + 5)  # record and steps, at two rates and then the best; one CDP
-    monkeypatch.setattr("mfdl.runs.running.work", None)
-    assert main(arguments) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert {**again, "seconds": 0} == {**answer, "seconds": 0}
-    assert {path: path.read_bytes() for path in cells} == cells
 
 
 def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp_path, monkeypatch):
@@ -159,14 +134,11 @@ def test_verdicts_of_the_accountant(q0, q1, verdicts):
     assert [part.verdict for part in accountant.judged({0: q0, 1: q1})] == verdicts
 
 
-def test_the_accountant_is_that_of_the_closed_forms():
-    """Complete graph and ring of 16 by their eigenvalues."""
+def test_curves_are_those_of_the_accountant_by_ratio():
     lines = accountant.curves(50.0, (0.0, 2.0), 0, lambda inverse: inverse)
     assert lines["ring"][0] == pytest.approx(lines["LDP"][0])
-    local, pair = 50.0**2, 100.0**2
-    k = np.arange(16)
-    assert lines["complete"][1] == pytest.approx(1 / (16 * local) + (1 - 1 / 16) / (local + 16 * pair))
-    assert lines["ring"][1] == pytest.approx((1 / (local + 2 * pair * (1 - np.cos(2 * np.pi * k / 16)))).mean())
+    slope = papers.decor_accountant("ring:n=16", sigma_ldp=50.0, sigma_cor=100.0).value
+    assert lines["ring"][1] == pytest.approx(slope / 2)
     assert accountant.user_level(0.0004) == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2 * np.sqrt(0.4), 1e-5))
 
 
@@ -180,7 +152,6 @@ def test_verdicts_of_the_search(published, exact, word, monkeypatch):
 
 
 def test_the_search_of_the_code_overshoots_and_ours_does_not():
-    """The published pair of the complete graph has 10.80 for 10."""
     first = deviation_pairs.published_search("complete:n=16", 10.0)[0][1]
     assert first == pytest.approx(10.80, abs=0.01)
     assert deviation_pairs.converted(deviation_pairs.step_budget(10.0)) == pytest.approx(10.0)
@@ -188,10 +159,9 @@ def test_the_search_of_the_code_overshoots_and_ours_does_not():
     assert ours == pytest.approx([10.0] * 6, rel=1e-9)
 
 
-def test_figure_2_in_one_call(tmp_path, capsys, monkeypatch):
+def test_figure_2_in_one_call(reproduced, monkeypatch):
     monkeypatch.setattr(accountant, "RATIOS", (0.1, 1.0, 1000.0))
-    assert main(["reproduce", "decor-2", "--json", "--out", str(tmp_path)]) == 0
-    assert [part["verdict"] for part in json.loads(capsys.readouterr().out)["claims"]] == ["confirmed"] * 4
+    assert [part["verdict"] for part in reproduced("decor-2")["claims"]] == ["confirmed"] * 4
 
 
 def test_published_rates_and_clipping_norms_of_a9a():
@@ -229,7 +199,6 @@ def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
 
 
 def test_grid_of_few_steps(tmp_path, monkeypatch):
-    """Every run is a cell with its rate, its clipping norm and the train loss of the average model."""
     monkeypatch.setattr(logistic, "QUICK_PASSES", 1)
     monkeypatch.setattr(logistic, "RATES", (0.005, 0.01))
     monkeypatch.setattr(logistic, "CLIPS", (0.01, 0.1))
@@ -311,16 +280,13 @@ def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, capsys, monkeypatch):
-    """Images of our own, 2,048 for training: each line is calibrated, trained and stored with its guarantee."""
+def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, reproduced, monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8)
     put = register_mnist(monkeypatch, tmp_path, images, np.arange(2112) % 10, 2048)
     home = put(*data.mnist_files("train"), *data.registered_files.mnist_files("test"))
     monkeypatch.setattr(mnist, "QUICK_STEPS", 2)
-    options = ["--quick", "--json", "--jobs", "1", "--data-home", str(home), "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "decor-1c", *options]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = reproduced("decor-1c", "--data-home", home, out=tmp_path / "out")
     assert [part["verdict"] for part in answer["claims"]] == ["not settled"] * 2  # one seed
     assert answer["settings"]["task"] == "mnist-mlp"
     runs = {path.name.partition("-")[0]: json.loads(path.read_text()) for path in tmp_path.glob("out/decor-1c/runs/*")}

@@ -79,11 +79,8 @@ def test_the_corrections_of_a_paper_are_its_wrong_facts_with_what_shows_them(pap
     assert order == sorted(order)
 
 
-def test_corrections_of_an_unknown_paper_are_refused():
+def test_unknown_facts_and_papers_are_refused_and_errata_are_sentences():
     refuses("unknown paper 'MAFALD'; did you mean", corrections, "MAFALD")
-
-
-def test_unknown_facts_are_refused_and_errata_are_sentences():
     refuses("did you mean 'whisper-10'", fact, "whisper-1")
     assert errata("whisper-10") == "(10): the inequality is reversed: vanishing noise is feasible, with objective 0."
 
@@ -113,7 +110,6 @@ NO_PAPER = {"none", "mafalda-bins", "kronecker-bins", "kronecker", "per-mode", "
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
-    """Whatever number a source names is in the bibliography, so that a new mechanism brings its paper along."""
     assert main(["mechanisms", "--cite", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(EVERY)

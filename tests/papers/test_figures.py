@@ -292,7 +292,6 @@ STATES = ("works", "works on a stand-in", "in part")
 
 
 def is_there(name: str) -> bool:
-    """Whether a text in backticks is a figure, a claim, an option, or a name that can be imported."""
     if name.startswith("mfdl reproduce "):
         return name.removeprefix("mfdl reproduce ") in (*names(), "all")
     if name in all_facts() or name.startswith(("--", "unit=")):

@@ -11,7 +11,6 @@ from vocabulary import each
 from writers_of_digits import put_femnist
 
 import mfdl
-from mfdl.commands import main
 from mfdl.runs import Cell
 from mfdl.runs.cells import Plan
 from mfdl_papers.figures import RunScale
@@ -143,7 +142,6 @@ def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch
 
 
 def test_the_published_settings():
-    """Section 5 of the paper, and b = 16 of its code."""
     full, quick = RunScale(), RunScale(quick=True)
     assert housing.housing_seeds(full) == list(range(421, 441))
     assert housing.housing_budgets(full) == (0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -170,11 +168,8 @@ def test_runs_come_in_blocks_of_seeds_and_once_without_noise():
 
 
 @pytest.mark.slow
-def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_path, capsys, small_runs):
-    edges = peertube_edges(tmp_path)
-    arguments = ["reproduce", "mafalda-4", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--peertube", str(edges)]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_path, reproduced, small_runs):
+    answer = reproduced("mafalda-4", "--peertube", peertube_edges(tmp_path), out=tmp_path / "out")
     claims = {part["claim"].rpartition("(")[2]: part["verdict"] for part in answer["claims"]}
     assert set(claims) == {"Florentine, b = 2)", "PeerTube, b = 2)", "Florentine beside PeerTube, b = 2)"}
     assert set(claims.values()) == {"not settled"}  # one seed
@@ -184,8 +179,7 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     nodes = {json.loads(path.read_text())["nodes"] for path in store.glob("*.json")}
     assert nodes == {3, 4}
     before = {path: path.stat().st_mtime_ns for path in store.iterdir()}
-    assert main(arguments) == 0  # finished cells are read, also those of another graph
-    again = json.loads(capsys.readouterr().out)
+    again = reproduced("mafalda-4", out=tmp_path / "out")  # finished cells are read, also those of another graph
     assert {part["claim"]: part["verdict"] for part in again["claims"]} == {
         next(part["claim"] for part in answer["claims"] if "Florentine" in part["claim"]): claims["Florentine, b = 2)"],
         "; ".join(budget_panels.CLAIMS): "not run",
@@ -211,40 +205,35 @@ def small_runs(monkeypatch):
 
 
 @each("name", "mafalda-3-left", *(pytest.param(f"mafalda-{it}", marks=pytest.mark.slow) for it in ("3-right", "5")))
-def test_every_figure_writes_its_picture(name, tmp_path, capsys, small_runs, monkeypatch):
+def test_every_figure_writes_its_picture(name, tmp_path, reproduced, small_runs, monkeypatch):
     monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
-    assert main(["reproduce", name, "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = reproduced(name)
     assert answer["tables"][0]["rows"]
     assert answer["settings"]["seeds"] == [1]
     assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypatch):
+def test_a_cluster_gives_the_same_figure(tmp_path, reproduced, small_runs, monkeypatch):
     pytest.importorskip("distributed", reason="needs pip install 'mfdl[dask]'")
     monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
-    answers = []
-    for engine in ("joblib", "dask"):
-        out = ["--out", str(tmp_path / engine), "--jobs", "2", "--engine", engine]
-        assert main(["reproduce", "mafalda-5", "--quick", "--json", *out]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    assert answers[0] | {"seconds": 0} == answers[1] | {"seconds": 0}
+    first, second = (
+        reproduced("mafalda-5", "--jobs", "2", "--engine", engine, out=tmp_path / engine) | {"seconds": 0}
+        for engine in ("joblib", "dask")
+    )
+    assert first == second
 
 
 @pytest.fixture
 def three_nodes(monkeypatch):
-    """FEMNIST on three nodes, two steps an epoch, two seeds."""
     monkeypatch.setattr(housing, "housing_seeds", lambda scale: [1, 2])
     monkeypatch.setattr(housing, "PERIODS", ((2,), (2, 3)))
     monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3"})
 
 
 @pytest.mark.slow
-def test_femnist_from_its_file_to_the_picture(tmp_path, capsys, three_nodes):
-    arguments = ["reproduce", "mafalda-femnist", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--data-home", str(put_femnist(tmp_path))]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_femnist_from_its_file_to_the_picture(tmp_path, reproduced, three_nodes):
+    answer = reproduced("mafalda-femnist", "--data-home", put_femnist(tmp_path), out=tmp_path / "out")
     (claim,) = answer["claims"]
     assert claim["claim"] == "lowest test error at every budget, D-MF included (Florentine, b = 2)"
     assert [effect["at"] for effect in claim["effects"]] == [
@@ -258,12 +247,10 @@ def test_femnist_from_its_file_to_the_picture(tmp_path, capsys, three_nodes):
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {"", ".json", ".png", ".svg"}
 
 
-def test_femnist_without_its_file_or_its_writers_is_not_run(tmp_path, capsys, three_nodes, monkeypatch):
+def test_femnist_without_its_file_or_its_writers_is_not_run(tmp_path, reproduced, three_nodes, monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    arguments = ["reproduce", "mafalda-femnist", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
     for reason in ("pip install 'mfdl[femnist]'", "has records of 4 writers, and 6 are needed"):
-        assert main([*arguments, "--data-home", str(tmp_path)]) == 0
-        answer = json.loads(capsys.readouterr().out)
+        answer = reproduced("mafalda-femnist", "--data-home", tmp_path, out=tmp_path / "out")
         assert answer["verdict"] == "not run"
         assert reason in answer["missing"][0]
         put_femnist(tmp_path, num_writers=4)
@@ -300,12 +287,10 @@ def test_verdicts_on_made_up_numbers(points, verdicts):
     assert [part.verdict for part in figure_2.judge(points)] == verdicts
 
 
-def test_figure_2_of_a_graph_that_the_user_brings(tmp_path, capsys, monkeypatch):
+def test_figure_2_of_a_graph_that_the_user_brings(tmp_path, reproduced, monkeypatch):
     """Columns of Fedivertex: a part apart is left out, repeats and directions do not count, a missing file is said."""
     monkeypatch.setattr(figure_2, "GRAPHS", {"Florentine families, 15 nodes": "florentine", "A file": "nowhere.csv"})
-    arguments = ["reproduce", "mafalda-2", "--quick", "--json", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = reproduced("mafalda-2")
     verdicts = [part["verdict"] for part in answer["claims"]]
     assert verdicts == ["refuted", "confirmed", "confirmed", "direction only", "confirmed"]
     assert "Florentine families 67.9x" in answer["value"]
@@ -316,8 +301,7 @@ def test_figure_2_of_a_graph_that_the_user_brings(tmp_path, capsys, monkeypatch)
     assert points[1]["closed_form"] == pytest.approx(10.91095335, rel=1e-6)
     assert [points[d]["squared"] for d in (1, 2, 3, 4)] == pytest.approx([10, 3.86, 1.66, 0.475], rel=2e-3)
     assert {path.name for path in tmp_path.iterdir()} == {f"mafalda-2-quick.{kind}" for kind in ("json", "png", "svg")}
-    assert main([*arguments, "--peertube", str(peertube_edges(tmp_path))]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = reproduced("mafalda-2", "--peertube", peertube_edges(tmp_path))
     of_file = [point for point in answer["numbers"]["points"] if point["graph"] == "PeerTube, 4 nodes"]
     assert [(point["distance"], point["nodes"]) for point in of_file] == [(1, 1), (2, 1), (3, 1)]
     assert not any(text.startswith("PeerTube") for text in answer["missing"])

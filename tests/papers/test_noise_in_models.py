@@ -37,7 +37,6 @@ def covariance_of(seed, n):
 
 
 def edges_of(W):
-    """Pairs of nodes of which one gives the other weight."""
     weights = W.dense()
     n = len(weights)
     return [(i, k) for i in range(n) for k in range(i + 1, n) if weights[i, k] or weights[k, i]]

@@ -25,7 +25,6 @@ def lazy(q):
 
 
 def all_walks(W, T, start):
-    """(walk, probability) of every walk."""
     P = W.dense()
     for walk in itertools.product(range(len(P)), repeat=T + 1):
         chance = start[walk[0]] * np.prod([P[a, b] for a, b in itertools.pairwise(walk)])
@@ -170,7 +169,6 @@ FULL = ("regular", "rank-deficient")
 
 @given(150, strategies.integer_views(max_rows=7, max_noise=4, largest=1))
 def test_rows_kept_by_any_time_are_a_basis_of_what_was_seen_by_then(case):
-    """Every prefix: as many rows as the rank over the rationals, and those rows span it."""
     _, B = case
     rows = greedy_rows(B)
     assert (np.diff(rows) > 0).all()

@@ -98,10 +98,7 @@ def test_wrong_words_are_as_rare_as_stated(points, seeds, truth, wrong):
 
 def verdict_by_words(*words, quantifier="every"):
     values = {CONFIRMED: 2.0, DIRECTION: 0.5, REFUTED: -1.0}
-    effects = [
-        Effect.exact(i, 0.0, 1.0, error=5.0) if word == UNSETTLED else Effect.exact(i, values[word], 1.0)
-        for i, word in enumerate(words)
-    ]
+    effects = [Effect.exact(word, values.get(word, 0.0), 1.0, error=5.0 * (word == UNSETTLED)) for word in words]
     return Verdict("", effects, "", quantifier=quantifier)
 
 
@@ -114,7 +111,6 @@ def test_claims_of_every_and_of_some_point():
 
 
 def test_a_claim_of_some_point_names_the_points_it_rests_on():
-    """Only where others show no effect, and those that support no verdict are counted apart."""
     clear, smaller, none = (Effect.exact(f"mu = {k}", value, 1.0, error=0.1) for k, value in enumerate((2, 0.5, 0)))
     unlearned = Effect("mu = 3", [2.0], 1.0, 0.1, unsupported="diverged")
     some = Verdict("", [clear, smaller, none, unlearned], "", quantifier="some").remark

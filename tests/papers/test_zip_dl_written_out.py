@@ -18,7 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using `assume` outside")  # clai
 
 @given(25, graph=connected_graphs(min_nodes=2, max_nodes=4), steps=st.integers(1, 3))
 def test_the_matrices_are_those_of_the_library(graph, steps):
-    """Two ways from the paper's lines to a view: written out, and by the recursion of `algorithms.zip_dl`."""
     W = gossip.metropolis_hastings(graph)
     run = zip_dl.written_out(W.dense(), steps)
     with_self, sent_only = (

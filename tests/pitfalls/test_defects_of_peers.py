@@ -6,13 +6,14 @@ drawn.
 """
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 from small_tasks import module_at, regression, squared
-from vocabulary import dynamics_on, given, refuses, st
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy
@@ -26,7 +27,7 @@ from mfdl.training.streams import node_stream
 NODES, STEPS, DELTA = 4, 8, 1e-5
 KEY = mfdl.NoiseKey.from_seed(0)
 DYNAMICS = dynamics_on("ring:n=4", 0.1)
-SETTING = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+LDP = Privacy(mfdl.trust.LDP(), **ZERO_OUT)
 SCHEMES = [
     PoissonSampling(0.3, STEPS), CyclicPoisson(4, 2, 0.5), BallsInBins(2, 4), RandomAllocation(2, 4),
     RandomAllocation(2, 4, per_epoch=False), MinSeparationSampling(STEPS, 2, 0.4),
@@ -66,10 +67,8 @@ def test_a_run_that_goes_on_draws_the_steps_that_are_left_and_not_the_first_ones
 
 def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
     noise = mfdl.algorithms.bisr(DYNAMICS, Cyclic(2, 4)).noise
-    streams = [
-        node_stream(noise, node, mfdl.training.shared_randomness.HolderKeys.simulated(KEY), 1.0, 3)
-        for node in range(NODES)
-    ]
+    keys = mfdl.training.shared_randomness.HolderKeys.simulated(KEY)
+    streams = [node_stream(noise, node, keys, 1.0, 3) for node in range(NODES)]
     rows = np.concatenate([stream.step(step) for step in range(STEPS) for stream in streams])
     assert len(np.unique(rows, axis=0)) == NODES * STEPS
     again = mfdl.training.streams.noise_stream(noise, 1.0, KEY, 3)
@@ -77,47 +76,38 @@ def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
 
 
 # ---- a sample of a sample --------------------------------------------------------------------------------------------
-def epsilon(participation, build=mfdl.algorithms.dp_dsgd, **more):
-    return mfdl.account(build(DYNAMICS, participation), Privacy(**SETTING, **more), noise_std=1.0).epsilon(DELTA)
+def guarantee(participation, noise_std=1.0):
+    return mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, participation), LDP, noise_std=noise_std)
 
 
 def test_poisson_draws_inside_public_classes_are_amplified_by_their_own_rate_alone():
     """Record r has the steps t = r mod 4, in public; its rate there is 0.2, not 0.2 / 4 over all steps."""
-    nested = epsilon(CyclicPoisson(epochs=3, period=4, rate=0.2))
+    nested = guarantee(CyclicPoisson(epochs=3, period=4, rate=0.2)).epsilon(DELTA)
     assert nested == pytest.approx(PoissonGaussian(1.0, 0.2, 3, "zero-out").epsilon(DELTA), rel=1e-6)
-    assert nested > 1.5 * epsilon(PoissonSampling(0.2 / 4, 12))
+    assert nested > 1.5 * guarantee(PoissonSampling(0.2 / 4, 12)).epsilon(DELTA)
 
 
 @pytest.mark.parametrize("inner", SCHEMES, ids=lambda scheme: scheme.describe())
 def test_no_scheme_takes_another_scheme_to_draw_from(inner):
-    for outer in (
-        lambda: mfdl.participation.ParticipationByNode([inner] * NODES),
-        lambda: PoissonSampling(inner, STEPS),
-    ):
-        refuses(".", outer)
-    guarantee = mfdl.account(
-        mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), Privacy(**SETTING), noise_std=1.0
-    )
-    assert not hasattr(guarantee.dp_event().event.event.event, "event")  # sampled once, not twice
+    refuses(".", mfdl.participation.ParticipationByNode, [inner] * NODES)
+    refuses(".", PoissonSampling, inner, STEPS)
+
+
+def test_a_sampled_run_is_an_event_that_is_sampled_once():
+    assert not hasattr(guarantee(PoissonSampling(0.3, STEPS)).dp_event().event.event.event, "event")
 
 
 def test_two_sampled_runs_are_not_one():
-    sampled, longer = (
-        mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, steps)), Privacy(**SETTING), noise_std=1.0)
-        for steps in (STEPS, 2 * STEPS)
-    )
+    sampled, longer = (guarantee(PoissonSampling(0.3, steps)) for steps in (STEPS, 2 * STEPS))
     both = sampled.compose_with(sampled)
     assert both.mu is None
     assert longer.epsilon(DELTA) * (1 - 1e-3) <= both.epsilon(DELTA) <= longer.epsilon(DELTA) * (1 + 1e-3)
-    bins = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, BallsInBins(2, 4)), Privacy(**SETTING), noise_std=2.0)
+    bins = guarantee(BallsInBins(2, 4), noise_std=2.0)
     assert bins.compose_with(bins).epsilon(DELTA) > bins.epsilon(DELTA)
 
 
 # ---- infinite and undefined numbers in a loaded state ----------------------------------------------------------------
-ACCOUNTED = [
-    mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), Privacy(**SETTING), noise_std=1.0).curve
-    for scheme in (Cyclic(2, 4), *SCHEMES)
-]
+ACCOUNTED = [guarantee(scheme).curve for scheme in (Cyclic(2, 4), *SCHEMES)]
 BINS = next(curve for curve in ACCOUNTED if isinstance(curve, BallsInBinsGaussian))
 CURVES = [
     *ACCOUNTED,
@@ -127,7 +117,6 @@ CURVES = [
 
 
 def numbers_in(data, path=()):
-    """Paths to all numbers of a JSON object that are no integers."""
     if isinstance(data, dict | list):
         items = data.items() if isinstance(data, dict) else enumerate(data)
         return [number for key, value in items for number in numbers_in(value, (*path, key))]
@@ -158,14 +147,12 @@ def test_no_number_of_a_stored_curve_may_be_infinite_but_mu_which_is_no_privacy(
 @pytest.mark.parametrize("field", ["noise_std", "sensitivity", "clip_norm", "tolerance"])
 @pytest.mark.parametrize("bad", ["inf", math.inf, math.nan, -math.inf])
 def test_no_number_of_a_stored_guarantee_may_be_infinite_but_a_sensitivity_which_is_no_privacy(field, bad):
-    stored = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4)), Privacy(**SETTING), noise_std=1.0).to_dict()
-    with pytest.raises(mfdl.InvalidInput):  # also of an infinite sensitivity beside a finite mu
-        Guarantee.from_dict({**stored, field: bad})
+    stored = guarantee(Cyclic(2, 4)).to_dict()
+    refuses(".", Guarantee.from_dict, {**stored, field: bad})  # also an infinite sensitivity beside a finite mu
 
 
 def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
-    guarantee = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(2, 4)), Privacy(**SETTING), noise_std=1.0)
-    guarantee.save(tmp_path / "g.json")
+    guarantee(Cyclic(2, 4)).save(tmp_path / "g.json")
     text = (tmp_path / "g.json").read_text()
     for bad in ("Infinity", "NaN", "1e999"):
         (tmp_path / "bad.json").write_text(text.replace('"noise_std": 1.0', f'"noise_std": {bad}'))
@@ -178,16 +165,15 @@ def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_ar
     """Without noise, one step of SGD at rate 1: a record moves the model by at most clip / batch_size."""
     clip, size = 0.5, 4.0
     algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, Cyclic(1, 1))
-    mechanism = mfdl.calibrate(algorithm, Privacy(**{**SETTING, "clip_norm": clip}), noise_std=0.0)
+    mechanism = mfdl.calibrate(algorithm, dataclasses.replace(LDP, clip_norm=clip), noise_std=0.0)
     task = regression(num_records=8 * NODES, num_nodes=NODES)
     data = task.instance(seed, 1)
     moved = []
     for count in (others + 1, others):
         module = module_at(task, data.initial_parameters[0])
-        node = mfdl.PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=1.0), module, mechanism, node=0, keys=KEY, loss=squared,
-            batch_size=size, publish=False,
-        )  # fmt: skip
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        options = {"node": 0, "keys": KEY, "loss": squared, "batch_size": size, "publish": False}
+        node = mfdl.PrivateNode(optimizer, module, mechanism, **options)
         node.step(data.features[0, 0, :count], data.targets[0, 0, :count])
         moved.append(node.model.initial_row())
     shift = float((moved[0] - moved[1]).norm())

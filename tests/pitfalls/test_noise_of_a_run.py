@@ -13,20 +13,7 @@ import torch
 from numpy.testing import assert_array_equal
 from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
-from mfdl import (
-    Cyclic,
-    Dynamics,
-    InvalidInput,
-    NoiseKey,
-    Privacy,
-    algorithms,
-    calibrate,
-    gossip,
-    graphs,
-    replay,
-    tasks,
-    trust,
-)
+from mfdl import Cyclic, Dynamics, NoiseKey, Privacy, algorithms, calibrate, gossip, graphs, replay, tasks, trust
 from mfdl.metrics import METRICS, not_private_fields
 from mfdl.noise import IndependentNoise
 from mfdl.privacy.gaussian import epsilon_from_mu
@@ -42,18 +29,14 @@ from mfdl.training.streams import node_noise, noise_stream
 from mfdl.training.tasks import Evaluation
 from mfdl.trust import LDP
 
-MADE = calibrate(
-    algorithms.decor(dynamics_on("path:n=3", 0.1), Cyclic(2, 1)),
-    Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=0.5),
-    mu=1.0,
-)
+DECOR = algorithms.decor(dynamics_on("path:n=3", 0.1), Cyclic(2, 1))
+MADE = calibrate(DECOR, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=0.5), mu=1.0)
 TASK = tasks.least_squares(3, dimension=4)
 KEY = NoiseKey.from_entropy()
 
 
 @pytest.fixture
 def injected(monkeypatch):
-    """Every step's noise as the executor was given it, on the CPU."""
     seen = []
     make = seed_replay.Executor.step
 
@@ -87,17 +70,15 @@ def check(injected, run_key, **options):
         assert given.any()
 
 
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_executor_injects_what_the_nodes_make(dtype, seed, injected, run_key):
+@each("device", "cpu", CUDA)
+def test_the_executor_injects_what_the_nodes_make(dtype, seed, device, injected, run_key):
     torch.manual_seed(seed)
-    check(injected, run_key, dtype=dtype, device="cpu")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_cuda_run_takes_the_very_same_noise(dtype, injected, run_key):
-    check(injected, run_key, dtype=dtype, device="cuda")
+    check(injected, run_key, dtype=dtype, device=device)
 
 
 def test_no_run_reads_or_moves_the_global_generators():
@@ -121,13 +102,9 @@ def test_the_number_of_threads_changes_no_bit_of_the_noise(injected):
     assert_array_equal(injected[:2], injected[2:])
 
 
-NODES = 4
-EVERY_STEP_MECHANISM = calibrate(
-    algorithms.decor(dynamics_on("ring:n=4", 0.1), Cyclic(2, 2)), Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0
-)
-
-
-LINEAR_TASK = linear_task(NODES, np.random.default_rng(0).standard_normal((8, 2)))  # two steps an epoch
+ON_RING = dynamics_on("ring:n=4", 0.1), Cyclic(2, 2)
+MECHANISM = calibrate(algorithms.decor(*ON_RING), Privacy(trust.Eavesdropper(), **ZERO_OUT), mu=1.0)
+LINEAR_TASK = linear_task(4, np.random.default_rng(0).standard_normal((8, 2)))  # two steps an epoch
 
 
 # ---- entropy --------------------------------------------------------------------------------------------------------
@@ -158,7 +135,7 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
         torch.manual_seed(0)
         np.random.seed(0)  # noqa: NPY002  the legacy generator is what programs seed
         monkeypatch.setattr("time.time", lambda: 1.0)
-        ids.add(replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1).seeds[0].key_id)
+        ids.add(replay(MECHANISM, LINEAR_TASK, stop_after=1).seeds[0].key_id)
     assert len(ids) == 3
 
 
@@ -169,29 +146,27 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
     {"key": NoiseKey.from_seed(3).derive("mine")},
 )  # fmt: skip
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
-    with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):
-        replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
+    words, options = r"must not come from a seed.*NoiseKey\.from_entropy\(\)", {"checkpoint_folder": tmp_path / "new"}
+    refuses(words, replay, MECHANISM, LINEAR_TASK, publish=True, **options, **arguments)
     assert not (tmp_path / "new").exists()
-    assert all(
-        seed_run.seeded_noise for seed_run in replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1, **arguments).seeds
-    )
+    run = replay(MECHANISM, LINEAR_TASK, stop_after=1, **arguments)
+    assert all(seed_run.seeded_noise for seed_run in run.seeds)
 
 
 @each("arguments", {}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()})
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
-    run = replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
+    run = replay(MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
     assert not any(seed_run.seeded_noise for seed_run in run.seeds)
 
 
 @pytest.mark.parametrize("release", ["average", "all"])
 def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
     """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
-    algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), Cyclic(2, 2))
-    common = {"adjacency": "zero-out", "clip_norm": 1.0}
-    hidden = calibrate(algorithm, Privacy(trust.ReleasedOnly(), release=release, **common), mu=1.0)
+    algorithm = algorithms.dp_dsgd(*ON_RING)
+    hidden = calibrate(algorithm, Privacy(trust.ReleasedOnly(), release=release, **ZERO_OUT), mu=1.0)
     refuses("a run stopped after step 1 of 4", replay, hidden, LINEAR_TASK, publish=True, stop_after=1)
     assert replay(hidden, LINEAR_TASK, publish=True, stop_after=4).seeds[0].finished_steps == 4
-    seen = calibrate(algorithm, Privacy(trust.LDP(), **common), mu=1.0)
+    seen = calibrate(algorithm, Privacy(LDP(), **ZERO_OUT), mu=1.0)
     assert replay(seen, LINEAR_TASK, publish=True, stop_after=1).seeds[0].finished_steps == 1
 
 
@@ -217,7 +192,6 @@ def test_the_last_bits_of_one_message_tell_two_gradients_apart(key):
 
 
 def test_the_pages_say_what_is_not_covered():
-    """Said where a guarantee is explained and where noise is made; sums at record level have their own numbers."""
     text = " ".join(PAGE.read_text().split("## What it does not say")[1].split())
     for sentence in (
         "Noise is made of floating-point numbers.",
@@ -229,49 +203,30 @@ def test_the_pages_say_what_is_not_covered():
     edges = " ".join((PAGE.parent / "sharp_edges.md").read_text().split())
     assert "An attacker who knows the seed can repeat the noise and subtract it." in edges
     assert "Learning rates, clipping thresholds, error weights, early stopping" in edges
-    assert "floating-point Gaussian noise is not hardened" in " ".join(keys.__doc__.split())
+    assert "not hardened against attacks" in " ".join(keys.__doc__.split())
 
 
 COVERED = {"models", "messages"}  # as far as the guarantee says who sees which
-PUBLIC = {
-    "seed",
-    "steps",
-    "finished_steps",
-    "key_id",
-    "seeded_noise",
-    "generator",
-}  # settings and names, no function of data
+PUBLIC = {"seed", "steps", "finished_steps", "key_id", "seeded_noise", "generator"}  # no function of data
+MARKED = {"loss", "accuracy", "diverged", "training_seconds", "metrics", "released", "dropped_records"}
 
 
 def test_every_field_of_a_run_is_private_public_or_marked():
-    """A field that is added must be put somewhere."""
-    fields = {field.name for field in dataclasses.fields(SeedRun)}
-    marked = set(not_private_fields(SeedRun))
-    first = {"untrained_loss", "untrained_accuracy"}
-    assert (
-        marked == {"loss", "accuracy", "diverged", "training_seconds", "metrics", "released", "dropped_records"} | first
-    )
-    assert marked | COVERED | PUBLIC == fields
-    assert not marked & (COVERED | PUBLIC)
+    marked = MARKED | {"untrained_loss", "untrained_accuracy"}
+    assert set(not_private_fields(SeedRun)) == marked
+    assert sorted([*marked, *COVERED, *PUBLIC]) == sorted(field.name for field in dataclasses.fields(SeedRun))
 
 
 def test_every_metric_of_an_evaluation_is_marked():
     assert set(not_private_fields(Evaluation)) == {field.name for field in dataclasses.fields(Evaluation)}
 
 
-def test_a_class_without_marks_has_none():
-    @dataclasses.dataclass
-    class Plain:
-        models: int
-        loss: float
-
-    assert not_private_fields(Plain) == ()
+SMALL = {"graph": "ring:n=4", "epochs": 1, "period": 2, "seeds": 1, "mechanisms": ("none",)}
 
 
 @pytest.mark.parametrize("metrics", [(), METRICS])
 def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics):
-    config = Experiment(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",), metrics=metrics)
-    run_comparison(config, tmp_path)
+    run_comparison(Experiment(metrics=metrics, **SMALL), tmp_path)
     result = json.loads((tmp_path / "results.json").read_text())
     (run,) = result["runs"]
     columns = set(load_steps(tmp_path / "steps.mfdl")[0].columns())
@@ -283,18 +238,14 @@ def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics
     assert set(result["not_private"]) == (set(run) | columns) - labels
 
 
-def modes(folder):
-    return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
-
-
 def test_checkpoints_in_a_folder_that_everybody_may_read(tmp_path):
     """A new one, one that replaces it, and one that replaces files which somebody opened to all."""
     tmp_path.chmod(0o755)
     models = {"state": torch.zeros(2)}
     for step in (1, 1, 2):
         checkpoint.save(tmp_path, step=step, models=models, metadata={})
-        assert modes(tmp_path) == {0o600}
         for path in tmp_path.iterdir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
             path.chmod(0o644)
 
 
@@ -302,19 +253,13 @@ RING = gossip.metropolis_hastings("ring:n=4").dense()
 LAZY = (RING + np.eye(4)) / 2  # the same graph, another weight rule
 
 
-def write(path, weights):
-    np.savetxt(path, weights, delimiter=",", fmt="%.17g")
-
-
 @pytest.mark.slow
 def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_path):
-    write(tmp_path / "W.csv", RING)
-    config = Experiment(
-        graph="ring:n=4", gossip=str(tmp_path / "W.csv"), epochs=1, period=2, seeds=1, mechanisms=("none",)
-    )
+    np.savetxt(tmp_path / "W.csv", RING, delimiter=",", fmt="%.17g")
+    config = Experiment(gossip=str(tmp_path / "W.csv"), **SMALL)
     first = run_comparison(config, tmp_path / "out")
     assert run_comparison(config, tmp_path / "out")["config_hash"] == first["config_hash"]
-    write(tmp_path / "W.csv", LAZY)
+    np.savetxt(tmp_path / "W.csv", LAZY, delimiter=",", fmt="%.17g")
     refuses(r"holds results\.json of another comparison", run_comparison, config, tmp_path / "out")
     second = run_comparison(config, tmp_path / "out", overwrite=True)
     assert second["config_hash"] != first["config_hash"]

@@ -48,7 +48,6 @@ def instance_of(mechanism, task, seed):
 
 
 def steps_of(instance, place, num_steps, mask=None):
-    """The steps in which leaving out one record changes what noise is added to."""
     mask = instance.mask if mask is None else mask
     without = mask.clone()
     without[place] = False
@@ -118,7 +117,6 @@ def test_a_rate_amplifies_nothing_that_is_not_proven(build):
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():
-    """Four times the records, the same noise: the period is the mechanism's, and the executor's follows it."""
     calibrated = made_for(Cyclic(2, 3))
     few, many = (instance_of(calibrated, dot_task(NODES * size), 0) for size in (3, 12))
     assert few.period == many.period == 3
@@ -148,7 +146,6 @@ def messages(participation, per_node, monkeypatch, *, change, unit="record"):
 
 
 def opposed(features, mask):
-    """Node 1 holds records that pull one way, and one that pulls the other way."""
     features[1, 0] = 10.0
     features[1, 0, 0] = -10.0
 
@@ -209,7 +206,6 @@ def squared(view, victims, scheme):
 
 @given(60, case=view_cases(kinds=("pndp", "central", "masks")), release=st.sampled_from(["average", "all"]))
 def test_messages_and_models_together_show_no_less_than_either(case, release):
-    """Messages alone, models alone, both: in any trust model, with any local noise."""
     algorithm, victims = case.algorithm, list(case.honest)
     knowledge = case.model.view(algorithm, victims[0], release=release).knowledge
     nothing = dataclasses.replace(knowledge, seen=np.zeros_like(knowledge.seen), combination=None)

@@ -156,8 +156,8 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     rows = []
     for graph, e in itertools.product(GRAPHS, epsilons):
         some, search = exact[graph, e], published[graph, e]
-        shown = (f"{local:.4g}, {pair:.4g}" for (local, pair), _ in (some[0], some[len(some) // 2], some[-1]))
-        rows.append((graph, f"{e:g}", *shown, f"{search[0][1]:.4g}" if search else "none found"))
+        deviations = (f"{local:.4g}, {pair:.4g}" for (local, pair), _ in (some[0], some[len(some) // 2], some[-1]))
+        rows.append((graph, f"{e:g}", *deviations, f"{search[0][1]:.4g}" if search else "none found"))
     columns = ("graph", "epsilon", "small", "middle", "large", "published, first: epsilon")
     caption = (
         f"{NODES} nodes, user level, T = {STEPS}, C = 1, delta = {DELTA:g}, replace-one, an eavesdropper. Left: the "

@@ -6,6 +6,7 @@ A sampled mechanism is no cell of a sweep: it has no mu, and its participation i
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -83,24 +84,16 @@ def train(wanted: MnistRun) -> dict[str, Any]:
     rate, clip = published(wanted.graph, wanted.line, wanted.epsilon)
     dynamics = Dynamics(gossip.metropolis_hastings(graph), rate, weight_decay=1e-5)
     sampling = PoissonSampling(rate=BATCH * NODES / len(task.targets), steps=wanted.steps)
-    pair = {"LDP": 0.0, "CDP": AVERAGED, "DECOR": math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0])}[
-        wanted.line
-    ]
-    mechanism = calibrate(
-        algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair),
-        Privacy(LDP() if wanted.line == "LDP" else Eavesdropper(), adjacency="zero-out", clip_norm=clip),
-        epsilon=wanted.epsilon,
-        delta=DELTA,
-    )
+    best = math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0])
+    pair = {"LDP": 0.0, "CDP": AVERAGED, "DECOR": best}[wanted.line]
+    algorithm = algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair)
+    trust = LDP() if wanted.line == "LDP" else Eavesdropper()
+    privacy = Privacy(trust, adjacency="zero-out", clip_norm=clip)
+    mechanism = calibrate(algorithm, privacy, epsilon=wanted.epsilon, delta=DELTA)
     every = max(1, wanted.steps // EVALUATIONS)
-    run = replay(mechanism, task, seeds=[wanted.seed], eval_every=every, progress=False)
-    (trained,) = run.seeds
-    return {
-        "accuracy": trained.final_accuracy or 0.0,
-        "task": task.name,
-        "noise_std": mechanism.noise_std,
-        "guarantee": str(mechanism.guarantee),
-    }
+    (trained,) = replay(mechanism, task, seeds=[wanted.seed], eval_every=every, progress=False).seeds
+    terms = {"noise_std": mechanism.noise_std, "guarantee": str(mechanism.guarantee)}
+    return {"accuracy": trained.final_accuracy or 0.0, "task": task.name, **terms}
 
 
 def accuracies(wanted: Iterable[MnistRun], figure: PublishedFigure, scale: RunScale) -> dict[MnistRun, dict[str, Any]]:
@@ -124,21 +117,16 @@ def judged(lines: Mapping[str, Mapping[str, np.ndarray]], guess: float = GUESS) 
     reason = "" if min(some["CDP"][0].mean() for some in lines.values()) > guess else nothing
     effects = [Effect.sampled("the smallest budget", gaps, CLAIMED_GAP, unsupported=reason)]
     gap = Verdict(CLAIMS[0], effects, f"{100 * gaps.mean():.1f} points", float(gaps.mean()), deviation(gaps))
-    below = {
-        (graph, i): some["CDP"][i] - some["DECOR"][i]
-        for graph, some in lines.items()
-        if graph != "complete"
-        for i in range(len(some["CDP"]))
-    }
-    close = []
-    for (graph, i), values in below.items():
-        reason = "" if lines[graph]["CDP"][i].mean() > guess else nothing
-        close.append(Effect.sampled(f"{graph}, budget {i + 1}", CLOSE - values, unsupported=reason))
-    words = ", ".join(
-        f"{graph} up to {100 * max(float(v.mean()) for (g, _), v in below.items() if g == graph):.1f} points below"
-        for graph in dict.fromkeys(graph for graph, _ in below)
-    )
-    return [gap, Verdict(CLAIMS[1], close, words)]
+    close, words = [], []
+    for graph, some in lines.items():
+        if graph == "complete":
+            continue
+        below = some["CDP"] - some["DECOR"]
+        words.append(f"{graph} up to {100 * max(below.mean(axis=1)):.1f} points below")
+        for i, values in enumerate(below):
+            reason = "" if some["CDP"][i].mean() > guess else nothing
+            close.append(Effect.sampled(f"{graph}, budget {i + 1}", CLOSE - values, unsupported=reason))
+    return [gap, Verdict(CLAIMS[1], close, ", ".join(words))]
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
@@ -153,20 +141,16 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         on = "complete" if line == "CDP" else graph
         return MnistRun(on, line, epsilon, seed, steps, scale.data_home)
 
-    points = [(g, line, e, s) for g in shown_graphs for line in LINES for e in epsilons for s in seeds]
-    results = accuracies([wanted(*point) for point in points], figure, scale)
-    lines = {
-        graph: {
-            line: np.array([[results[wanted(graph, line, e, s)]["accuracy"] for s in seeds] for e in epsilons])
-            for line in LINES
-        }
-        for graph in shown_graphs
-    }
+    points = itertools.product(shown_graphs, LINES, epsilons, seeds)
+    results = accuracies(itertools.starmap(wanted, points), figure, scale)
+
+    def measured(graph: str, line: str) -> np.ndarray:
+        return np.array([[results[wanted(graph, line, e, s)]["accuracy"] for s in seeds] for e in epsilons])
+
+    lines = {graph: {line: measured(graph, line) for line in LINES} for graph in shown_graphs}
     verdicts = judged(lines)
-    panels = [
-        Panel(f"{graph}, 16 nodes", "epsilon", "test accuracy", epsilons, some, log_y=False)
-        for graph, some in lines.items()
-    ]
+    labels = "epsilon", "test accuracy"
+    panels = [Panel(f"{graph}, 16 nodes", *labels, epsilons, some, log_y=False) for graph, some in lines.items()]
     caption = (
         f"{NODES} nodes, {data}, 784-128-10, example level, T = {steps}, about {BATCH} records a step by Poisson "
         f"sampling, delta = {DELTA:g}, zero-out, published rates and clipping norms. LDP: anyone who sees all "

@@ -1,8 +1,7 @@
 """Claims of DECOR about averaging and training: weights, what pairwise noise they leave, step sizes, split, rates.
 
-Lemmas 7 and 9, Theorem 2 without convexity and the rates of Corollary 12 are judged by an expectation in closed form:
-nodes have one model weight and losses l_i x^2 / 2 - b_i x, curvatures l_i of either sign, so models stay linear in the
-noise. Cases are drawn from a seed.
+Lemmas 7 and 9, Theorem 2 without convexity and Corollary 12 are judged by an expectation in closed form: nodes have one
+model weight and losses l_i x^2 / 2 - b_i x, curvatures l_i of either sign, so models stay linear in the noise.
 """
 
 from __future__ import annotations
@@ -85,19 +84,18 @@ def lemma_8_by_columns(graph: nx.Graph, pair: int) -> tuple[float, float]:
     return 0.0, _lemma_8_gap(_with_self_weight(graph), pair)
 
 
-def _bipartite(left: int, right: int) -> nx.Graph:
-    return nx.complete_bipartite_graph(left, right)
+SIDES = st.integers(1, 40)
 
 
-@published_claim("decor-heterogeneity-columns", left=st.integers(1, 40), right=st.integers(1, 40))
+@published_claim("decor-heterogeneity-columns", left=SIDES, right=SIDES)
 def heterogeneity_of_columns(left: int, right: int) -> tuple[float, float]:
-    graph = _bipartite(left, right)
+    graph = nx.complete_bipartite_graph(left, right)
     return 2 / min(left, right), _heterogeneity(_printed_weights(graph).T, list(graph.edges))
 
 
 @published_claim(
     "decor-heterogeneity-rows",
-    graph=st.one_of(connected_graphs(2, 7), st.builds(_bipartite, st.integers(1, 40), st.integers(1, 40))),
+    graph=st.one_of(connected_graphs(2, 7), st.builds(nx.complete_bipartite_graph, SIDES, SIDES)),
 )
 def heterogeneity_of_rows(graph: nx.Graph) -> tuple[float, float]:
     least = min(degree for _, degree in graph.degree)
@@ -114,18 +112,16 @@ def heterogeneity_of_metropolis_hastings(num_nodes: int) -> tuple[FloatArray, Fl
 
 
 def _metropolis_hastings_heterogeneity(left: int, right: int) -> float:
-    graph = _bipartite(left, right)
+    graph = nx.complete_bipartite_graph(left, right)
     degrees = nx.to_numpy_array(graph).sum(axis=1)
     W = nx.to_numpy_array(graph) / (1 + np.maximum.outer(degrees, degrees))
     return _heterogeneity(W + np.diag(1 - W.sum(axis=1)), list(graph.edges))
 
 
-@published_claim(
-    "decor-theorem-2-step-sizes",
-    graph=connected_graphs(2, 4),
-    condition=st.integers(1, 10),
-    num_steps=st.integers(1, 20),
-)
+STEPS, CONDITIONS = st.integers(1, 20), st.integers(1, 10)
+
+
+@published_claim("decor-theorem-2-step-sizes", graph=connected_graphs(2, 4), condition=CONDITIONS, num_steps=STEPS)
 def printed_step_sizes_converge(graph: nx.Graph, condition: int, num_steps: int) -> tuple[float, float]:
     """On a quadratic of curvatures L and mu = 1 that all nodes share, from one start and without noise: only this term
     of the bound is left, and `BOUND_CONSTANT` stands for its constant.
@@ -186,11 +182,11 @@ class Quadratics:
 
     @property
     def curvature(self) -> float:
-        """Of f."""
+        """Curvature of f."""
         return float(self.curvatures.mean())
 
     def gradient(self, x: FloatArray | float) -> FloatArray | float:
-        """Of f."""
+        """Gradient of f."""
         return self.curvature * x - self.slopes.mean()
 
     def loss(self, x: float) -> float:
@@ -247,18 +243,14 @@ def lemma_9(gossip_matrix: GossipMatrix, seed: int, rate: float, share: float) -
     known = case.known(share)
     L, M = known["smoothness"], known["growth_of_variance"]
     eta = rate * p / (L * math.sqrt(6 * (1 - p) * (3 + p * M)))
-    at: dict[str, Any] = {
-        "gradient_squared": float(case.gradient(case.models.mean())) ** 2,
-        "disagreement": case.models.var(),
-    }
-    noise: dict[str, Any] = {"sigma_ldp": case.local, "sigma_cor": case.pair}
-    bound = convergence.decor_disagreement(gossip_matrix, learning_rate=eta, **at, **noise, **known)
-    without = convergence.decor_disagreement(
-        gossip_matrix, learning_rate=eta, **{**at, "disagreement": 0.0}, **noise, **known
+    known |= {"gradient_squared": float(case.gradient(case.models.mean())) ** 2, "learning_rate": eta}
+    known |= {"sigma_ldp": case.local, "sigma_cor": case.pair}
+    bound, without = (
+        convergence.decor_disagreement(gossip_matrix, disagreement=Xi, **known) for Xi in (case.models.var(), 0.0)
     )
     mean, covariance = case.after(gossip_matrix, eta)
     after = mean.var() + float(np.diag(covariance).mean() - covariance.mean())
-    return min(bound, (1 - p / 3) * at["disagreement"] + without), after
+    return min(bound, (1 - p / 3) * case.models.var() + without), after
 
 
 @claim_of_training(
@@ -286,10 +278,9 @@ def theorem_2_non_convex(gossip_matrix: GossipMatrix, seed: int, num_steps: int)
     known = {**case.known(), "initial_loss": start**2 / (2 * case.curvature), "initial_disagreement": case.models.var()}
     noise: dict[str, Any] = {"sigma_ldp": case.local, "dimension": 1}
     assume(start)
-    bound = convergence.decor_theorem_2_non_convex(
-        gossip_matrix, **noise, sigma_cor=case.pair, num_steps=num_steps, **known
-    )
     eta = convergence.decor_step_size(gossip_matrix, num_steps, **noise, **known)
+    noise |= {"sigma_cor": case.pair, "num_steps": num_steps}
+    bound = convergence.decor_theorem_2_non_convex(gossip_matrix, **noise, **known)
     W, covariance, squares = gossip_matrix.dense(), np.zeros((len(case.models),) * 2), 0.0
     step = W @ np.diag(1 - eta * case.curvatures)
     for _ in range(num_steps):
@@ -318,10 +309,7 @@ def corollary_12_rates(
     common = 32 * dimension * -math.log(1e-5) / (n * (n - colluders) * epsilon**2)
     claimed = np.array([common * 2 / 0.5**2, common * 2 * 3])
     known: dict[str, Any] = {"smoothness": 2.0, "pl_constant": 0.5, "initial_loss": 3.0}
-    rates = [
-        convergence.decor_rate(graph, **budget, dimension=dimension, **known).total,
-        convergence.decor_rate_non_convex(graph, **budget, dimension=dimension, **known).total ** 2,
-    ]
+    known |= {**budget, "dimension": dimension}
+    first, second = convergence.decor_rate(graph, **known), convergence.decor_rate_non_convex(graph, **known)
     leading = dimension * noise**2 / (n * num_steps)
-    truth = np.maximum(rates, [leading * 2 / 0.5**2, leading * 2 * 3])
-    return claimed, truth
+    return claimed, np.maximum([first.total, second.total**2], [leading * 2 / 0.5**2, leading * 2 * 3])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import networkx as nx
 import numpy as np
+import scipy.linalg
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -100,22 +101,19 @@ def written_out(W: FloatArray, num_steps: int, *, independent: bool = False) -> 
     """Zip-DL; with `independent` the messages carry Y instead of Z."""
     n = len(W)
     sender, receiver = (index.astype(np.intp) for index in np.nonzero(W.T))
-    S = len(sender)
-    F = np.zeros((S, S))
-    for a in range(n):
-        sent = np.flatnonzero(sender == a)
-        F[np.ix_(sent, sent)] = np.eye(len(sent)) if independent else printed_noise(W[receiver[sent], a])
+    S, split = len(sender), num_steps * n
+    blocks = [printed_noise(W[receiver[sender == a], a]) for a in range(n)]
+    F = np.eye(S) if independent else scipy.linalg.block_diag(*blocks)
     models, rows = np.zeros((n, num_steps * (n + S))), []
     for t in range(num_steps):
         half = models.copy()
         half[:, t * n : (t + 1) * n] -= np.eye(n)
         messages = half[sender]
-        messages[:, num_steps * n + t * S : num_steps * n + (t + 1) * S] += F
+        messages[:, split + t * S : split + (t + 1) * S] += F
         models = np.zeros_like(models)
         np.add.at(models, receiver, W[receiver, sender][:, None] * messages)
         rows.append(messages)
     view = np.vstack(rows)
-    split = num_steps * n
     return ZipDLRun(sender, receiver, view[:, :split], view[:, split:], models[:, :split], models[:, split:])
 
 
