@@ -1,8 +1,7 @@
 """How much noise, and what it guarantees: `losses`, `account`, `calibrate`.
 
-In: an algorithm of any participation, the name of one, or a `View` given as matrices, and a `Privacy`: trust model,
-adjacency, clipping and the other conditions. Out: the `Losses` of each victim before noise is scaled, the `Guarantee`
-of a noise, or the `Mechanism` of the least noise that meets a target, which is never exceeded.
+In: an algorithm, the name of one, or a `View` given as matrices, and a `Privacy`. Out: the `Losses` of each victim
+before noise is scaled, the `Guarantee` of a noise, or the `Mechanism` of the least noise that meets a target.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ ELSEWHERE = {
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CalibratedView(Calibrated):
-    """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing.
-
-    Attributes: view: as it was given; guarantee: what holds, with noise scale and clipping.
-    """
+    """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing."""
 
     view: View
     guarantee: Guarantee
@@ -147,9 +143,7 @@ def calibrate(
 ) -> Mechanism | CalibratedView:
     """The least noise that meets a target for adaptive gradients, never overshooting it; or a noise that is given.
 
-    Of a `View`, given as matrices, a `CalibratedView`: it trains nothing, and its guarantee is for non-adaptive
-    gradients unless the view proves more. Of the view of an algorithm (`TrustModel.view`), a mechanism that trains.
-
+    Of a `View`, given as matrices, a `CalibratedView`; of the view of an algorithm (`TrustModel.view`), a mechanism.
     With secret sampling it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by
     samples of its own and its guarantee drawn afresh.
 
@@ -205,7 +199,6 @@ def calibrate(
 
 
 def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:
-    """Raises: InvalidInput: a noise out of range, or a target beside it."""
     check.non_negative(noise_std=noise_std)
     if second := next((name for name, value in target.items() if value is not None), None):
         raise InvalidInput(f"give exactly one target: noise_std is a given noise, so {second} must be left out.")
@@ -266,20 +259,12 @@ def _accountable(
 
 
 def _trust_of(view: AlgorithmView) -> TrustModel:
-    """The masks of a view of an outsider.
-
-    Raises: InvalidInput: gradients are known, of attackers or of victims: a view does not say which.
-    """
+    """Raises: InvalidInput: gradients are known, of attackers or of victims: a view does not say which."""
     masks = view.knowledge
     if masks.known_gradients.any():
         raise InvalidInput(
             "this view knows gradients, and does not say whether of attackers or of victims; give the algorithm and "
             "the trust model in place of the view."
         )
-    return TrustModel.from_masks(
-        seen=masks.seen,
-        known_noise=masks.known_noise,
-        combinations=masks.combination,
-        name="view",
-        release=view.release,
-    )
+    given: dict[str, Any] = {"seen": masks.seen, "known_noise": masks.known_noise, "combinations": masks.combination}
+    return TrustModel.from_masks(**given, name="view", release=view.release)

@@ -38,12 +38,11 @@ SHOWN_NODES, MAX_COALITIONS = 6, 60  # up to which a text computes the gain, and
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class GainOverLDP(Shown):
-    """What a trust model and its noise gain over LDP with the same steps, rounds and target, and what it rests on.
+    """What a trust model and its noise gain over LDP with the same steps, rounds and target.
 
     Attributes:
-        ldp: variance of LDP's best noise in the models, calibrated under LDP; rescaled: of the same noise, calibrated
-            under the trust model, infinite if attackers know it; optimal: of the mechanism. Summed over the counted
-            models, at a learning rate of 1.
+        ldp: variance in the counted models at learning rate 1 of LDP's best noise, calibrated under LDP; rescaled:
+            of the same, calibrated under the trust model, infinite if attackers know it; optimal: of the mechanism.
         mu: what the mechanism guarantees against other attackers, in words.
     """
 
@@ -59,7 +58,7 @@ class GainOverLDP(Shown):
 
     @property
     def better_noise(self) -> float:
-        """Share of the remaining variance that the noise of the mechanism saves."""
+        """Share of the rest that the noise of the mechanism saves."""
         return 1 - self.optimal / self.rescaled
 
     def _sentence(self) -> str:
@@ -86,9 +85,8 @@ class Optimized(Mechanism):
     def gain(self) -> GainOverLDP:
         """What it gains over LDP's best noise, and mu if links are tapped or nodes collude.
 
-        Coalitions see what their members receive; sizes of more than MAX_COALITIONS coalitions are left out.
-        Raises: UnsupportedMechanism: momentum or weight decay, for which `optimize` takes mafalda.
-        Cost: computed on first use, an accounting for each coalition.
+        Sizes of more than MAX_COALITIONS coalitions are left out.
+        Raises: UnsupportedMechanism: momentum or weight decay. Cost: an accounting for each coalition, on first use.
         """
         assert self.aim is not None
         aim, dynamics = self.aim, self.algorithm.dynamics
@@ -147,11 +145,9 @@ class Aim:
         return dataclasses.replace(self, privacy=privacy, target=target, budgets=None)
 
     def losses(self, algorithm: LinearAlgorithm, victims: Sequence[int] | None = None) -> Losses:
-        """Of an algorithm under the question."""
         return Losses.from_algorithm(algorithm, self.privacy, victims=victims, progress=self.progress)
 
     def guarantee(self, algorithm: LinearAlgorithm, computed: Losses) -> Guarantee:
-        """Of the least noise that meets the target, or the budget of every pair."""
         if self.budgets is None:
             return computed.calibrate(**self.target)
         pairs = []
@@ -161,7 +157,6 @@ class Aim:
         return computed.guarantee(least_noise(pairs, self.privacy, adaptive=True)[0])
 
     def mechanism(self, algorithm: LinearAlgorithm, computed: Losses) -> Optimized:
-        """The calibrated mechanism of an algorithm and its losses."""
         quiet = dataclasses.replace(self, progress=False)
         return Optimized(algorithm, self.guarantee(algorithm, computed), self.privacy.trust, aim=quiet)
 
@@ -227,18 +222,9 @@ def optimize(
     base = message_noise(dynamics, participation, published=published) if dynamics.is_plain else None
     if base is None or (not seeds and not privacy.trust.hides_messages(base)):
         return aim.mechanism(of_seen, aim.losses(of_seen))
-    algorithm = trust_optimal(
-        dynamics,
-        participation,
-        privacy.trust,
-        published=published,
-        release=privacy.release,
-        price=price,
-        weights=weights,
-        budgets=budgets,
-        seeds=seeds,
-        tolerance=tolerance,
-    )
+    options: dict[str, Any] = {"published": published, "release": privacy.release, "price": price, "weights": weights}
+    options |= {"budgets": budgets, "seeds": seeds, "tolerance": tolerance}
+    algorithm = trust_optimal(dynamics, participation, privacy.trust, **options)
     computed = aim.losses(algorithm)
     mechanisms = [aim.mechanism(algorithm, computed)]
     if not computed.exposures.together.adaptive:

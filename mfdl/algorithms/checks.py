@@ -1,8 +1,7 @@
 """Checks of a new `LinearAlgorithm`: sizes, order of steps, and which node can send which message.
 
-A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps; otherwise a
-number would speak of other messages than those that are sent. Which node computes an entry of the
-state, and takes whose gradient for it, cannot be told from the maps: the author answers for it.
+A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps. Which node computes
+an entry of the state cannot be told from the maps: the author answers for it.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ Given = ParamSpec("Given")
 
 
 def require_types(**given: Any) -> None:
-    """Checks the types of the parts, by the names of TYPES."""
+    """Raises: InvalidInput: a part, by the names of TYPES, of another type."""
     for name, value in given.items():
         check.instance(TYPES[name], **{name: value})
 
 
 def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Refuses, before any work, dynamics or participation that is none; `help` and type checkers see no change."""
+    """Refuses, before any work, dynamics or participation that is none."""
     signature = inspect.signature(build)
 
     @functools.wraps(build)
@@ -56,9 +55,7 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
 def solved_by(
     solve: Callable[Given, Any], *, without: Collection[str] = (), **fixed: Any
 ) -> Callable[[Callable[[Mapping[str, Any], Any], Made]], Callable[Given, Made]]:
-    """Makes a builder of what `solve` answers take its arguments; `help` and type checkers see them.
-
-    The builder is called with these by name, and with the answer.
+    """A builder with the arguments of `solve`, called with these by name and with the answer.
 
     Args: without: arguments that the builder does not take; fixed: those that it decides.
     """
@@ -81,7 +78,6 @@ def solved_by(
 
 
 def require_rounds(rounds: Any) -> None:
-    """Checks that there is at least one round and all are `Round`s."""
     try:
         kinds = {type(exchange) for exchange in rounds}
     except TypeError:
@@ -108,10 +104,7 @@ def divisors(given: ArrayLike, num_nodes: int) -> FloatArray:
 
 
 def step_of_round(steps_given: Sequence[int], rounds: Sequence[Round]) -> tuple[int, ...]:
-    """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step.
-
-    The executor takes a step's gradients before its first round, and the accountant reads the rounds in their order.
-    """
+    """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step."""
     R = len(rounds)
     given = np.asarray(steps_given if len(steps_given) else np.arange(R))
     if given.shape != (R,) or given.dtype.kind not in "iu":
@@ -132,7 +125,7 @@ def step_of_round(steps_given: Sequence[int], rounds: Sequence[Round]) -> tuple[
 
 
 def transmitted(marks: ArrayLike, num_rounds: int, num_messages: int) -> NDArray[np.bool_]:
-    """bool (messages per round,), or (rounds, messages per round) where rounds differ; own and read-only."""
+    """bool (messages per round,), or (rounds, messages per round) where rounds differ; read-only."""
     R, S = num_rounds, num_messages
     given = np.asarray(marks)
     if not given.size and S:
@@ -156,7 +149,6 @@ def close(has: Map, wanted: Map) -> bool:
 
 
 def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
-    """Checks that M has one row per node."""
     if model_from_state.shape[0] != num_nodes:
         raise InvalidInput(
             f"model_from_state must have one row for each of {num_nodes} nodes, got shape {model_from_state.shape}."
@@ -166,7 +158,7 @@ def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
 def require_receivers(
     rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp], sent: NDArray[np.bool_]
 ) -> None:
-    """Checks that a message is used by its sender, or is sent to the user; sent: (rounds, messages)."""
+    """Raises: InvalidInput: a message that a node uses without receiving it; sent: (rounds, messages)."""
     unsent = ~sent
     if unsent.any():
         alone = unsent & used_by_others(rounds, model_from_state, sender)
@@ -241,7 +233,6 @@ def message_users(
 
 
 def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender: NDArray[np.intp]) -> None:
-    """Checks that the sender of a message holds the noise in it."""
     may_enter = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts)
     for kind in kinds:
         if kind.message_from_noise is None:
@@ -256,7 +247,6 @@ def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender
 
 
 def _pattern(matrix: sp.csr_array) -> sp.csr_array:
-    """Non-zero entries as bool csr."""
     return sp.csr_array(matrix != 0)
 
 

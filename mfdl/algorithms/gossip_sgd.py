@@ -1,7 +1,6 @@
 """D-SGD and its noises without a factorization: none, independent, and what papers add to it.
 
-All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W. Under
-LDP all of this drops out of privacy, so what distinguishes the mechanisms here is the encoder alone.
+All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ def decentralized(
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
-
     receivers_of = matrices.once(receivers)  # the same at every rate
-
     rounds: dict[tuple[int, float], Round] = {}
 
     def at_rate(weights: sp.csr_array, rate: float) -> Round:
@@ -97,11 +94,7 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
 )
 @builder
 def muffliato(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    gossip_rounds: int | None = None,
-    polynomial: str | None = None,
+    dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None, polynomial: str | None = None
 ) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
@@ -126,16 +119,13 @@ AVERAGES = ("complete", "topology")
 def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "complete") -> LinearAlgorithm:
     """CDP: independent node noise, of which one sees the average of all messages only.
 
-    Args: average: "complete": the dynamics' own gossip is replaced by W = 11^T / n, as a server averages; "topology":
-        nodes average over the graph, as its gossip says.
+    With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level. On a
+    topology with doubly stochastic gossip that number is one for non-adaptive gradients: hidden models carry a gradient
+    to neighbours, whose own gradients react to it. For training no more is shown there than for DP-D-SGD; and the
+    accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with 1 / sqrt(n) of the
+    noise of LDP on a topology, as published, is DP-D-SGD with that noise, and its guarantee says so.
 
-    With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level: each
-    node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n. On a topology with doubly stochastic
-    gossip that number is one for non-adaptive gradients: hidden models carry a gradient to neighbours,
-    whose own gradients react to it. For training no more is shown there than for DP-D-SGD, whose noise `calibrate`
-    takes; and the accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with
-    1 / sqrt(n) of that noise on a topology, as published, is DP-D-SGD `with_noise`, and its guarantee says so.
-
+    Args: average: "complete": W = 11^T / n, as a server averages, replaces the gossip; "topology": nodes average by it.
     Source: the baseline of arXiv:2405.01031 and of arXiv:2501.14644v2; the code of the latter adds sqrt(n) times more.
     """
     require_known("average of cdp", average, AVERAGES)

@@ -1,19 +1,8 @@
-"""LinearAlgorithm: a decentralized learning algorithm as one linear recursion.
+"""LinearAlgorithm: a decentralized learning algorithm as one linear recursion, which is accounted and trained.
 
-Per step, sparse maps take state, gradients and injected noise to
-messages and the next state, and one operator N says how base noise Z becomes injected noise. From these come the
-message operators (<- G, <- Z), their transposes, the operator of the models at which gradients are taken, the
-released models and the executor. An algorithm knows nothing of attackers; that is `mfdl.trust`.
-
-A step has one round with gradients and noise, and possibly more rounds of pure gossip. One round, with s the state, g
-the gradients and e = (N Z)_t the injected noise:
-
-    m       = P s + Q g + R e               messages, one row per sender
-    s'      = K m + F s + J g + L e         next state
-    models  = M s                           where the gradients of this step were taken
-
-G stacks SUMS of clipped per-record gradients. A node's public divisor multiplies its columns of Q, R, J and L
-alike (`with_divisors`).
+Its steps are the rounds of `round`, one with gradients and noise and possibly more of pure gossip; models M s are those
+at the start of a step, where its gradients are taken. G stacks SUMS of clipped per-record gradients; a node's public
+divisor multiplies its columns of Q, R, J and L alike (`with_divisors`). Attackers are for `mfdl.trust`.
 """
 
 from __future__ import annotations
@@ -70,30 +59,25 @@ class LinearAlgorithm(LinearRecursion, Shown):
     """One algorithm on one graph for a number of steps.
 
     Attributes:
-        name: registry name, e.g. "mafalda".
         dynamics: gossip and step size; `rounds` were built from it.
-        participation: who takes part when; its num_steps is T.
-        rounds: one `Round` per communication round.
         noise: N, injected noise = N Z.
         model_from_state: M, shape (n, state).
         message_sender: sender of each message row of a round, shape (messages per round,).
         divisors: public batch sizes m_u already applied to the rounds, shape (n,); ones by default.
         step_of_round: gradient step of each round, 0 .. T - 1 in order, -1 for pure gossip; default one round per step.
-        transmitted: which message rows are sent at all, shape (messages per round,), or (rounds, messages per round);
-            default all. `sent` has it for each round.
+        transmitted: which message rows are sent, shape (messages per round,), or (rounds, messages per round); default
+            all. Others stay with their sender.
         noise_on_messages: noise is added to messages, not to gradient sums, so divisors leave it alone.
         state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
             transposed: start models in their places, zero elsewhere.
-        factorization: the certified factorization behind the noise, if there is one.
+        factorization: the certificate of the noise.
         released: which linear map of the trajectory is evaluated and published; default the final models.
-        kinds: the distinct rounds, in order of appearance: equal ones are one.
-        kind_of_round: which of `kinds` each round is, shape (rounds,).
+        kinds: the distinct rounds, in order of appearance; kind_of_round: which of them each round is.
 
     All arrays are kept read-only: what was accounted is what runs.
     Raises: InvalidInput: sizes that do not fit, entries that are not finite real numbers, steps out of order, a gossip
         round that injects something, a message used by a node that does not receive it, or noise in a message whose
         sender does not hold it.
-    Cost: what one product with the maps costs, for each distinct round.
     """
 
     name: str
@@ -141,7 +125,6 @@ class LinearAlgorithm(LinearRecursion, Shown):
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        """Sizes of all maps, the noise and the participation; who receives and who holds what the maps use."""
         T, n, noise = self.num_steps, self.num_nodes, self.noise
         if self.participation.num_steps != T:
             raise InvalidInput(
@@ -164,13 +147,13 @@ class LinearAlgorithm(LinearRecursion, Shown):
             checks.require_held_by_senders(self.kinds, noise, self.message_sender)
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`: every distinct round once."""
+        """Every distinct round once."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "rounds"]
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_stored(cls, kinds: Sequence[Round], kind_of_round: NDArray[np.intp], **fields: Any) -> LinearAlgorithm:
-        """See `storable`; what a factorization claims of itself is taken as it is: no guarantee rests on it."""
+        """What a factorization claims of itself is taken as it is: no guarantee rests on it."""
         return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
@@ -178,12 +161,10 @@ class LinearAlgorithm(LinearRecursion, Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         certified = [] if self.factorization is None else [("factorization", repr(self.factorization))]
+        rounds = f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each"
         return [
             ("gossip", self.dynamics.gossip.describe()),
-            (
-                "rounds",
-                f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each",
-            ),
+            ("rounds", rounds),
             ("participation", self.participation.describe()),
             ("noise", self.noise.describe()),
             *([] if self.released.is_last else [("released", self.released.describe())]),
@@ -198,8 +179,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def is_plain(self) -> bool:
         """Whether the rounds are those that `dynamics` describes, up to rounding, with noise where gradients are.
 
-        Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; for others, and for
-        copies with other fields, the maps decide: divisors and rates are multiplied in any order.
+        Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; else the maps decide.
         """
         plain = PlainRounds(self.dynamics)
         schedule = plain.schedule(self.num_steps)
@@ -224,15 +204,19 @@ class LinearAlgorithm(LinearRecursion, Shown):
         vars(self)["is_plain"] = True
         return self
 
-    def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
-        """The same algorithm under another name, and with the factorization that it came from, if one is given."""
-        source = self.factorization if factorization is None else factorization
-        copy = dataclasses.replace(self, name=name, factorization=source)
+    def with_fields(self, **fields: Any) -> LinearAlgorithm:
+        """A copy with other fields, none of which decides whether it is plain."""
+        copy = dataclasses.replace(self, **fields)
         return copy.known_plain() if self.is_plain else copy
+
+    def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
+        """The same under another name, and with the factorization that it came from, if one is given."""
+        source = self.factorization if factorization is None else factorization
+        return self.with_fields(name=name, factorization=source)
 
     @cached_property
     def sent_flow(self) -> Flow:
-        """Quantities that follow exactly from all sent messages, and nothing else."""
+        """What follows exactly from all sent messages."""
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
@@ -259,17 +243,13 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def releasing(self, released: ReleasedModel | str) -> LinearAlgorithm:
         """The same algorithm with another model evaluated and published: "last", "average:48", or a `ReleasedModel`.
 
-        Messages and noise stay what they are. What that costs is for trust models to say: nothing where the messages
-        are seen that make it.
         Raises: InvalidInput: an average over more models than there are.
         """
-        chosen = ReleasedModel(released) if isinstance(released, str) else released
-        copy = dataclasses.replace(self, released=chosen)
-        return copy.known_plain() if self.is_plain else copy
+        return self.with_fields(released=ReleasedModel(released) if isinstance(released, str) else released)
 
     @cached_property
     def released_after_rounds(self) -> dict[int, float]:
-        """Weights of the released models by their number of rounds, without weights 0."""
+        """Weights other than 0 of the released models by their number of rounds."""
         begins = [r for r, step in enumerate(self.step_of_round) if step >= 0]
         weights = self.released.weights_by_step(self.num_steps).tolist()
         return {r: a for r, a in zip([*begins[1:], len(self.rounds)], weights, strict=True) if a}
@@ -300,24 +280,20 @@ class LinearAlgorithm(LinearRecursion, Shown):
         T = participation.num_steps
         if self.num_steps <= T:
             return self
-        last, rate = self.step_of_round.index(T), self.dynamics.learning_rate
-        dynamics = self.dynamics
+        last, rate, dynamics = self.step_of_round.index(T), self.dynamics.learning_rate, self.dynamics
         if not isinstance(rate, float):
             dynamics = dataclasses.replace(dynamics, learning_rate=rate[:T])
-        return dataclasses.replace(
-            self,
-            dynamics=dynamics,
-            participation=participation,
-            rounds=self.rounds[:last],
-            step_of_round=self.step_of_round[:last],
-            noise=self.noise.first_steps(T),
-            transmitted=self.transmitted if self.transmitted.ndim == 1 else self.transmitted[:last],
-            factorization=None,
-            released=ReleasedModel(),
-        )
+        fields: dict[str, Any] = {"dynamics": dynamics, "participation": participation}
+        fields |= {
+            "noise": self.noise.first_steps(T),
+            "rounds": self.rounds[:last],
+            "step_of_round": self.step_of_round[:last],
+        }
+        fields |= {"transmitted": self.transmitted if self.transmitted.ndim == 1 else self.transmitted[:last]}
+        return dataclasses.replace(self, **fields, factorization=None, released=ReleasedModel())
 
     def workload(self, rows: Rows = "messages") -> Workload:
-        """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
+        """The matrices A, B, C, W_T of the papers, of all sent messages, or of the "models" after each step."""
         return Workload(self, rows)
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
@@ -363,7 +339,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.
 
         Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
-            MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
+            MAX_DIVISOR_RATIO times the smallest.
         Raises: InvalidInput: divisors out of range, or slots with noise of several nodes.
         """
         m = checks.divisors(divisors, self.num_nodes)
@@ -371,8 +347,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
         of_slots = None if self.noise_on_messages else scale[self._slot_owners()]
         scaled = with_input_scale(self.kinds, scale, of_slots)
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
-        divided = dataclasses.replace(self, rounds=rounds, divisors=m)
-        return divided.known_plain() if self.is_plain else divided
+        return self.with_fields(rounds=rounds, divisors=m)
 
     def _slot_owners(self) -> NDArray[np.intp]:
         """The only node that holds all noise of each slot, shape (slots per step,), node 0 for a slot without noise.

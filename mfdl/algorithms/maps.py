@@ -1,10 +1,6 @@
 """An algorithm of one's own from plain arrays: maps per step, and everything inferred that can be.
 
-In: the maps of a round by name, a participation. Out: a `LinearAlgorithm`, which is accounted, calibrated and trained
-like any other. The maps (P, Q, R, K, F, J, L, or the long names of `Round`) are those of
-
-    m  = P s + Q g + R e        messages
-    s' = K m + F s + J g + L e  next state
+The maps are named P, Q, R, K, F, J, L, as in `round`, or by the long names of `Round`.
 """
 
 from __future__ import annotations
@@ -66,18 +62,14 @@ def from_maps(
             returns them. A list of several is one gradient step followed by rounds of pure gossip. Arrays are dense or
             sparse; a map that is left out is zero, but R is Q and L is J unless they are named (None is then zero):
             noise enters where gradients do. `receivers`, bool (messages, n), may be given like a map.
-        participation: who takes part when; its num_steps is T.
         dynamics: gossip, learning rate and node labels as reports show them; the maps alone decide. Default: uniform
             weights over whom each node hears, rate 1.
         noise: N; default fresh independent noise at every node and step.
-        model_from_state: M, (n, state); default the first n entries of the state.
-        state_from_start: (state, n), the state before step 0 from the start models; default M transposed.
+        model_from_state, state_from_start, transmitted: as in `LinearAlgorithm`; default the first n entries of the
+            state, its transposed, and all.
         message_sender: sender of each message, (messages,). Default: the node whose gradient it holds, else the node
             whose model it reads.
-        transmitted: which messages are sent, (messages,) or (rounds, messages); default all. Others stay with their
-            sender: no attacker reads them, and no other node may use them.
-        noise_on_messages: noise is added to messages and not to sums of gradients, so that divisors of batches leave it
-            alone (`LinearAlgorithm.with_divisors`). Default: whether noise has other slots than one for each node.
+        noise_on_messages: as in `LinearAlgorithm`; default: whether noise has other slots than one for each node.
 
     Receivers that are not given are the nodes whose models use a message, in any round: name them where links change.
     Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, no way from
@@ -139,7 +131,7 @@ def from_maps(
 
 
 def _warn_where_unstable(step: Sequence[Round], state: int, num_steps: int) -> None:
-    """Warns where the state grows without gradients and noise: the map of one step has an eigenvalue beyond 1."""
+    """Warns where the map of the state over one step has an eigenvalue beyond 1."""
     if state > MAX_STATE:
         return
     transition = np.eye(state)
@@ -175,7 +167,6 @@ def _listed(step: Any) -> list[Maps | Round]:
 
 
 def _round(maps: Maps | Round, together: bool, known: dict[str, int], where: str) -> Round:
-    """The round of these maps, of the sizes that are known."""
     if isinstance(maps, Round):
         with _refused_at(where):
             maps.require_sizes(known)
@@ -214,10 +205,7 @@ def _named(maps: Maps | Round) -> list[str]:
 
 
 def _require_learning(given: set[str]) -> None:
-    """Some way from a gradient to the state is given: else models stay what they are without data.
-
-    Maps that are given and hold zeros are the caller's word.
-    """
+    """Raises: InvalidInput: no map is given by which a gradient enters the state."""
     if "state_from_gradient" in given or {"message_from_gradient", "state_from_message"} <= given:
         return
     way_out = "K (state from message)" if "message_from_gradient" in given else "Q (message from gradient) with K"

@@ -1,8 +1,9 @@
 """D-SGD with memory: nodes that track gradients, correct their averages, or use messages that are late or forwarded.
 
-All add noise where gradients enter, so an attacker that sees all messages learns the injected sums g + e and no more:
-under LDP and against an eavesdropper the privacy of a noise is that of plain D-SGD, which is an upper bound where
-messages are hidden. Below, i = g + e is the injected sum of a step, W its averaging matrix and eta its learning rate.
+All add noise where gradients enter, so all messages together show the injected sums i = g + e and no more: with them
+seen the privacy of a noise is that of plain D-SGD, an upper bound where messages are hidden. W is the averaging matrix
+of a step, eta its learning rate; `noise` is on gradient sums, by default fresh and independent. Unless said otherwise
+the builders refuse (UnsupportedMechanism) momentum, weight decay and several gossip rounds per step.
 """
 
 from __future__ import annotations
@@ -34,10 +35,7 @@ def gradient_tracking(
 
         y_t = W y_{t-1} + v_t - v_{t-1},  v_t = momentum v_{t-1} + i_t,  theta_{t+1} = W (theta_t - eta_t y_t)
 
-    A node sends theta - eta y and y. With momentum it is the heavy ball that is tracked.
-
-    Args: noise: on gradient sums; default fresh independent noise.
-    Raises: UnsupportedMechanism: weight decay, or several gossip rounds per step.
+    A node sends theta - eta y and y. Momentum is covered.
     Source: arXiv:1607.03218 (DIGing), with averaging after the step; with momentum arXiv:2209.15505.
     """
     n, beta = dynamics.num_nodes, dynamics.momentum
@@ -66,9 +64,6 @@ def exact_diffusion(
         psi_{t+1} = theta_t - eta_t i_t,  theta_{t+1} = (I + W) / 2 (psi_{t+1} + theta_t - psi_t),  psi_0 = theta_0
 
     A node sends psi_{t+1} + theta_t - psi_t. EXTRA is the same with one gradient more on the way.
-
-    Args: noise: on gradient sums; default fresh independent noise.
-    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     Source: arXiv:1702.05122, Algorithm 1.
     """
     n = dynamics.num_nodes
@@ -97,18 +92,14 @@ def delayed_dsgd(
         theta'_u = w_uu m_u(t) + sum_{v != u} w_uv m_v(t - delay),  m(t) = theta_t - eta_t i_t, and theta_0 for t < 0
 
     Weights and links are those of the step in which a message is used. An attacker sees a message when it is sent.
-
-    Args: delay: >= 0 steps; 0 is D-SGD. noise: on gradient sums; default fresh independent noise.
-    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
+    delay = 0 is D-SGD.
     Source: the delayed exchange of asynchronous gossip, e.g. arXiv:1710.06952, with one fixed delay.
     """
     check.integer_at_least(0, delay=delay)
     n = dynamics.num_nodes
     eye = sp.eye_array(n)
 
-    def step(
-        t: int, W: sp.csr_array, eta: float
-    ) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
+    def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, m of the last step, ..., of `delay` ago
         self_weights = sp.diags_array(W.diagonal())
         if delay == 0:
             return {"P": eye, "Q": -eta * eye, "K": W}
@@ -138,10 +129,7 @@ def two_hop_dsgd(
 
     A message of a neighbour is known to its receivers; one of a neighbour's neighbour comes forwarded.
 
-    Args: share: of the average that older messages two hops far make up, in [0, 1]. noise: on gradient sums; default
-        fresh independent noise.
-    Raises: UnsupportedMechanism: momentum, weight decay, several gossip rounds per step, or gossip that changes.
-    Source: this library, for messages that reach an attacker by two ways.
+    Raises: InvalidInput: share outside [0, 1]. UnsupportedMechanism: besides, gossip that changes.
     """
     if not dynamics.gossip.is_constant:
         raise UnsupportedMechanism("two-hop-dsgd covers constant gossip only: the forwarding pattern is fixed.")
@@ -170,10 +158,8 @@ def two_hop_dsgd(
             "receivers": sp.vstack([reached, reached[v]]),
         }
 
-    sender, start = np.concatenate([np.arange(n), v]), sp.vstack([eye, eye])
-    return _from_step(
-        "two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender
-    )
+    given = {"state_from_start": sp.vstack([eye, eye]), "message_sender": np.concatenate([np.arange(n), v])}
+    return _from_step("two-hop-dsgd", step, dynamics, participation, noise, **given)
 
 
 @MECHANISMS.register(paper="arXiv:2003.10422")
@@ -185,9 +171,7 @@ def local_steps(
 
         theta_{t+1} = W (theta_t - eta_t i_t) where a gossip is due, theta_t - eta_t i_t elsewhere
 
-    Args: steps: >= 1 between two gossip rounds; T counts gradient steps. noise: on gradient sums; default fresh
-        independent noise.
-    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
+    T counts gradient steps.
     Source: local SGD on a graph, e.g. arXiv:2003.10422.
     """
     check.integer_at_least(1, steps=steps)
@@ -213,7 +197,6 @@ def _from_step(
     momentum: bool = False,
     **given: Any,
 ) -> LinearAlgorithm:
-    """From the maps of step t, its averaging matrix and its rate; noise enters where gradients do."""
     if not dynamics.has_one_round:
         raise UnsupportedMechanism(
             f"{name} covers one gossip round per step, got gossip_rounds={dynamics.gossip_rounds} and "

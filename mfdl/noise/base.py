@@ -39,7 +39,6 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders.
 
     Attributes:
-        num_steps: T; num_nodes: n.
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
         local: each node injects base noise that it alone holds.
         shared: all columns are correlated over time by one encoder.
@@ -63,7 +62,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def kind(self) -> str:
-        """The name of its structure, part of every content hash."""
+        """Part of every content hash."""
         return type(self).__name__
 
     @property
@@ -88,17 +87,14 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def is_zero(self) -> bool:
-        """Whether there are no columns, hence no noise."""
         return self.shape[1] == 0
 
     @property
     def slots_per_step(self) -> int:
-        """Injection slots per step; the rows of N are time-major."""
         return self.shape[0] // self.num_steps
 
     @property
     def columns_per_step(self) -> int:
-        """Independent parts of the base noise per step; the columns of N are time-major."""
         return self.shape[1] // self.num_steps
 
     def holders(self) -> sp.csr_array:
@@ -136,7 +132,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         )
 
     def first_steps(self, steps: int) -> NoiseOperator:
-        """The noise of the first steps alone. Raises: UnsupportedMechanism: of another structure than an encoder's."""
+        """Raises: UnsupportedMechanism: of another structure than an encoder's."""
         raise UnsupportedMechanism(f"noise {type(self).__name__} cannot be cut to its first steps.")
 
     def factors(self) -> tuple[FloatArray, ...]:
@@ -170,7 +166,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
 
 class _Cut(NoiseOperator):
-    """Some slots and columns of any noise; the columns left out are those that the slots do not use."""
+    """Some slots of any noise and the columns that they use."""
 
     def __init__(self, whole: NoiseOperator, slots: Sequence[int], columns: NDArray[np.intp]) -> None:
         self.num_steps, self.num_nodes, self._whole = whole.num_steps, whole.num_nodes, whole
@@ -199,7 +195,7 @@ def flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) ->
 
 
 def require_products_kept(kind: type) -> None:
-    """Raises InvalidInput where a subclass of a noise of some structure has products of its own, hence another one."""
+    """Raises: InvalidInput: a subclass with products of its own, hence of another structure."""
     changed = [name for name in ("_matmat", "_rmatmat", "over_time", "spread", "cut") if name in vars(kind)]
     if changed:
         raise InvalidInput(
@@ -224,10 +220,8 @@ class CausalNoise(NoiseOperator):
         num_steps: T; num_nodes: n.
 
     Raises: InvalidInput: an encoder that is not causal, has a diagonal entry <= 0 or entries beyond LARGEST; entries
-        that are not finite real numbers or out of range; shapes that do not fit; a node that adds a column it does not
-        hold.
-    Cost: a product with one vector takes O(columns T^2 + nnz(F) T), without the first term where there is no encoder;
-        nothing of size (T n)^2 is formed.
+        that are not finite real numbers; shapes that do not fit; a node that adds a column it does not hold.
+    Cost: O(columns T^2 + nnz(F) T) for a product with a vector, without the first term where there is no encoder.
     """
 
     fills_new_arrays = True
@@ -254,21 +248,23 @@ class CausalNoise(NoiseOperator):
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
         self.encoder = as_encoder(encoder, columns=columns, num_steps=self.num_steps)
-        self.in_blocks = self.encoder.in_blocks
+        self.in_blocks, self.fresh = self.encoder.in_blocks, unwrapped(self.encoder) is None
         each_its_column = sp.csr_array(sp.eye_array(columns, dtype=bool))
         self.local = (
             columns == num_nodes and (self._holders != each_its_column).nnz == 0 and _is_positive_diagonal(self.factor)
         )
-        self.fresh = unwrapped(self.encoder) is None
         super().__init__((num_steps * slots, num_steps * columns))
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         require_products_kept(cls)
 
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+
     def stored_fields(self) -> dict[str, Any]:
-        sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
+        return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **self._sizes}
 
     @property
     def causal(self) -> CausalNoise:
@@ -308,10 +304,7 @@ class CausalNoise(NoiseOperator):
 
     @cached_property
     def written(self) -> ArrayEncoder:
-        """The encoder as an array, for questions that take one.
-
-        Raises: UnsupportedMechanism: of an encoder with structure over more than MAX_DENSE_STEPS.
-        """
+        """The encoder as an array. Raises: UnsupportedMechanism: structure over more than MAX_DENSE_STEPS steps."""
         return written_out(self.encoder)
 
     def column_encoder(self, column: int) -> FloatArray:
@@ -341,8 +334,7 @@ class CausalNoise(NoiseOperator):
         return b"".join(parts)
 
     def scaled(self, slots: FloatArray) -> CausalNoise:
-        factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return CausalNoise(self.encoder, factor, self._holders, **sizes)
+        return CausalNoise(self.encoder, sp.diags_array(slots) @ self.mixing, self._holders, **self._sizes)
 
     def rounded(self, bits: int) -> CausalNoise:
         """The same with the entries of its encoders rounded to multiples of 2^-bits.
@@ -351,8 +343,7 @@ class CausalNoise(NoiseOperator):
         """
         if (C := self.written.array) is None:
             return self
-        encoder, sizes = np.round(C * 2.0**bits) / 2.0**bits, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return CausalNoise(encoder, self.factor, self._holders, **sizes)
+        return CausalNoise(np.round(C * 2.0**bits) / 2.0**bits, self.factor, self._holders, **self._sizes)
 
     def first_steps(self, steps: int) -> NoiseOperator:
         if not self.encoder.shipped:
@@ -431,11 +422,7 @@ class IndependentNoise(CausalNoise):
 
 @stored_as(CausalNoise)
 class LocalNoise(CausalNoise):
-    """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
-
-    Args: encoder: C shared by all nodes, an array of shape (T, T) or with structure, or one per node, (n, T, T);
-        num_nodes: n.
-    """
+    """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own; encoder: (T, T) or (n, T, T)."""
 
     inverse: FloatArray
 
@@ -457,7 +444,7 @@ class StepNoise(CausalNoise):
 
 @stored_as(CausalNoise)
 class SpatioTemporalNoise(CausalNoise):
-    """Columns of base noise, each correlated over time by its encoder and spread over the n nodes by the factor.
+    """Columns with an encoder over time, spread over the n nodes by the factor.
 
     Raises: InvalidInput: besides, another number of slots than nodes, or no column at all.
     """
@@ -482,15 +469,14 @@ class SpatioTemporalNoise(CausalNoise):
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
-    """Whether a square factor multiplies each column by a number of its own, > 0; None is the identity."""
+    """Whether a factor multiplies each column by a number of its own, > 0; None is the identity."""
     if factor is None:
         return True
-    square = factor.shape[0] == factor.shape[1]
-    return square and factor.nnz == factor.shape[0] and bool((factor.diagonal() > 0).all())
+    return factor.shape == (factor.nnz,) * 2 and bool((factor.diagonal() > 0).all())
 
 
 def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:
-    """Raises InvalidInput where a node adds a column that it does not hold: F[i, k] is not 0, holders[k, i] false."""
+    """Raises: InvalidInput: a node that adds a column it does not hold."""
     foreign = sp.coo_array((factor != 0) > sp.csr_array(holders.T))
     if foreign.nnz:
         node, column = int(foreign.coords[0][0]), int(foreign.coords[1][0])

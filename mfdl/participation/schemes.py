@@ -28,16 +28,13 @@ from ..storable import storable
 
 @dataclasses.dataclass(frozen=True)
 class SchemeEntry(Entry):
-    """A scheme whose parameters follow from a run.
-
-    Attributes: called: names in the run of parameters that have another one there: {"bins": "period"}.
-    """
+    """A scheme whose parameters follow from a run, where some are `called` otherwise: {"bins": "period"}."""
 
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def takes(self) -> set[str]:
-        """The parameters of epochs, period and steps that it needs; the rest follows."""
+        """Parameters of epochs, period and steps that it needs."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
     def from_run(self, **run: Any) -> Any:
@@ -51,10 +48,9 @@ SCHEMES: Registry[SchemeEntry] = Registry("participation", SchemeEntry)
 
 
 class Participation(abc.ABC):
-    """The steps that one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
+    """The steps that one record may join: all follows from `patterns_of_record`.
 
-    All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
-    accounting; its kind says which faster rules hold.
+    A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and accounting.
 
     Attributes:
         secret: steps are drawn secretly, so there are no patterns (`Sampled`).
@@ -89,12 +85,12 @@ class Participation(abc.ABC):
 
     @property
     def num_patterns(self) -> float:
-        """The number of `patterns`, an integer found without listing them; infinite where they are not listed."""
+        """Number of `patterns`, found without listing them; infinite where they are not listed."""
         return self.patterns_of_record().num_patterns
 
     @property
     def in_every_step(self) -> bool:
-        """Whether the one pattern, at every node, is the set of all steps, whatever class the scheme is of.
+        """Whether the one pattern, at every node, is the set of all steps.
 
         >>> Cyclic(epochs=3, period=1).in_every_step, Cyclic(epochs=3, period=2).in_every_step
         (True, False)
@@ -103,7 +99,7 @@ class Participation(abc.ABC):
 
     @property
     def cycle(self) -> int | None:
-        """b, where the scheme says that the same records take part every b steps; None where it says no number."""
+        """b, where the same records take part every b steps; None for another scheme."""
         return None
 
     @property
@@ -150,7 +146,7 @@ class Participation(abc.ABC):
         )
 
     def allows(self, steps: Sequence[int]) -> bool:
-        """Whether one record may take part in all of these distinct steps: they lie in one pattern.
+        """Whether these distinct steps lie in one pattern.
 
         >>> Cyclic(epochs=2, period=3).allows([1, 4]), Cyclic(epochs=2, period=3).allows([1, 3])
         (True, False)
@@ -160,18 +156,17 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """A few words for sentences and captions."""
+        """Words for sentences and captions."""
 
     @abc.abstractmethod
     def to_dict(self) -> dict[str, object]:
         """JSON form, with `scheme` first."""
 
     def at_node(self, node: int) -> Participation:
-        """The participation of one node's records."""
         return self
 
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
-        """The nodes gathered by participation, in order of appearance: (one participation, its nodes)."""
+        """(participation, its nodes), in order of appearance."""
         return [(self, list(nodes))]
 
     def distinct(self) -> tuple[Participation, ...]:
@@ -179,7 +174,7 @@ class Participation(abc.ABC):
 
     @property
     def num_nodes(self) -> int | None:
-        """How many nodes it was given for; None where it is that of any node."""
+        """Number of nodes it was given for; None: any."""
         return None
 
     def require_nodes(self, num_nodes: int) -> None:
@@ -263,10 +258,7 @@ class StepScheme(NumberedScheme):
 class Cyclic(EpochScheme):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
 
-    Attributes:
-        epochs: k >= 1, how often each record takes part.
-        period: b >= 1, steps per epoch.
-        steps: T, optional, must be epochs * period.
+    Attributes: epochs: k, how often each record takes part; period: b, steps per epoch; steps: T = k b, optional.
 
     >>> [p.tolist() for p in Cyclic(epochs=2, period=3).patterns()]
     [[0, 3], [1, 4], [2, 5]]
@@ -328,10 +320,7 @@ class EveryStep(StepScheme):
 @storable
 @dataclasses.dataclass(frozen=True)
 class Explicit(Participation):
-    """The listed patterns and no others.
-
-    Attributes: given: sequences of steps in [0, steps), each without repeats; steps: T.
-    """
+    """The listed patterns, sequences of distinct steps in [0, steps), and no others."""
 
     __repr__ = short_repr
 
@@ -379,9 +368,7 @@ class Explicit(Participation):
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(EpochScheme):
-    """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
-
-    Attributes: epochs: k >= 1; period: b >= 1, steps per epoch. There are b^k patterns.
+    """One step, any, in each of `epochs` epochs of `period` steps, b^k patterns: data reshuffled before each epoch.
 
     >>> [p.tolist() for p in OncePerEpoch(epochs=2, period=2).patterns()]
     [[0, 2], [0, 3], [1, 2], [1, 3]]
@@ -402,12 +389,8 @@ class OncePerEpoch(EpochScheme):
 class MinSeparation(StepScheme):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
 
-    The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits.
-
-    Attributes:
-        steps: T >= 1.
-        max_participations: k >= 1.
-        separation: b >= 1, the smallest difference of two steps; 1 means any k steps.
+    The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits; b = 1 means
+    any k steps.
 
     >>> [p.tolist() for p in MinSeparation(steps=5, max_participations=2, separation=3).patterns()]
     [[0, 3], [0, 4], [1, 4], [2]]
