@@ -99,12 +99,8 @@ class Mechanism(Calibrated):
                 f"a mechanism needs the guarantee of one run, and this one is of {guarantee.composed}; calibrate or "
                 "account anew."
             )
-        if self.trust is not None:
-            self._require_trust(self.trust)
-
-    def _require_trust(self, trust: TrustModel) -> None:
-        guarantee = self.guarantee
-        if trust.fingerprint(self.algorithm) != Fingerprint.parse(guarantee.fingerprint).trust:
+        trust, accounted = self.trust, Fingerprint.parse(guarantee.fingerprint).trust
+        if trust is not None and trust.fingerprint(self.algorithm) != accounted:
             raise InvalidInput(
                 f"the guarantee is for another trust model: it is under {guarantee.trust!r}, against "
                 f"{guarantee.attacker}, and the one given is {trust.name!r}, against {trust.attacker}; give the one "
@@ -381,12 +377,15 @@ class Mechanism(Calibrated):
     @property
     def injected_noise_std(self) -> float:
         """Root mean square over nodes and steps of the std added to one coordinate of what a node clips."""
-        return injected_std(self.algorithm, self.noise_std)
+        return self.noise_std * math.sqrt(float(self.algorithm.noise.variances().mean()))
 
     @property
     def content_hash(self) -> str:
         """16 hex digits of algorithm, noise, clipping and unit: two mechanisms with one hash emit the same noise."""
-        return emitted_hash(self.algorithm, self.noise_std, self.clip_norm, self.unit)
+        text = f"{self.algorithm.content_hash}|{self.noise_std!r}|{self.clip_norm!r}"
+        if self.unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
+            text += f"|{self.unit}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _require_no_less(claimed: PrivacyCurve, accounted: PrivacyCurve, delta: float, victim: str = "") -> None:
@@ -399,16 +398,3 @@ def _require_no_less(claimed: PrivacyCurve, accounted: PrivacyCurve, delta: floa
             f"its guarantee states {name} = {before!r}{victim}, and accounted anew it is {now!r}; calibrate or account "
             "anew, or take it as stated with anew=False."
         )
-
-
-def emitted_hash(algorithm: LinearAlgorithm, noise_std: float, clip_norm: float, unit: str = "record") -> str:
-    """What decides the noise that a mechanism emits, as 16 hex digits."""
-    text = f"{algorithm.content_hash}|{noise_std!r}|{clip_norm!r}"
-    if unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
-        text += f"|{unit}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def injected_std(algorithm: LinearAlgorithm, noise_std: float) -> float:
-    """Root mean square over nodes and steps of the std of one coordinate of the injected noise."""
-    return noise_std * math.sqrt(float(algorithm.noise.variances().mean()))

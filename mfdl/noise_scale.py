@@ -173,7 +173,10 @@ def calibrate(
     """
     target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta}
     if noise_std is not None:
-        _require_alone(noise_std, target | ({} if by == "tightest" else {"by": by}))
+        check.non_negative(noise_std=noise_std)
+        given = target | ({} if by == "tightest" else {"by": by})
+        if second := next((name for name, value in given.items() if value is not None), None):
+            raise InvalidInput(f"give exactly one target: noise_std is a given noise, so {second} must be left out.")
     elif not isinstance(mu, Mapping):
         Target(**target, by=by)  # refuses what is none before any work
     elif epsilon is not None:
@@ -196,12 +199,6 @@ def calibrate(
     if isinstance(algorithm, View):
         return CalibratedView(algorithm, guarantee)
     return Mechanism(algorithm, guarantee, privacy.trust)
-
-
-def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:
-    check.non_negative(noise_std=noise_std)
-    if second := next((name for name, value in target.items() if value is not None), None):
-        raise InvalidInput(f"give exactly one target: noise_std is a given noise, so {second} must be left out.")
 
 
 def _accountable(

@@ -139,7 +139,7 @@ class Aim:
     progress: Progress = False
 
     def under(self, trust: TrustModel) -> Aim:
-        """The same against other attackers; of budgets by pair the least holds against all of them."""
+        """The same against other attackers; of budgets by pair the least holds."""
         privacy = dataclasses.replace(self.privacy, trust=trust)
         target = self.target if self.budgets is None else {"mu": float(self.budgets.min())}
         return dataclasses.replace(self, privacy=privacy, target=target, budgets=None)
@@ -182,9 +182,8 @@ def optimize(
 ) -> Optimized:
     """The mechanism whose noise is the best for a trust model, calibrated: `replay` trains it.
 
-    If every message is seen, or with momentum or weight decay, it is mafalda. Otherwise it is
-    `algorithms.trust_optimal`, whose class is local noise with one slot a message; or mafalda, if its error is less:
-    that happens where the number of hidden messages is not proven for adaptive gradients, and counts them as seen.
+    If every message is seen, or with momentum or weight decay, it is mafalda, else `algorithms.trust_optimal`; or
+    mafalda, if its error is less, as where the number of hidden messages is not proven for adaptive gradients.
     `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class could gain.
     `mechanism.gain` splits the gain over LDP into accounting and better noise, with mu against stronger attackers.
 

@@ -18,9 +18,8 @@ from ..errors import require_known
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
-from .checks import builder
+from .building import ALL_SEEN, MECHANISMS, builder
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
 if TYPE_CHECKING:

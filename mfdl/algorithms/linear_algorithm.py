@@ -33,7 +33,7 @@ from ..operators.structured import WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable
-from . import checks
+from . import building
 from .round import LinearRecursion, Round, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 
@@ -100,8 +100,8 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InvalidInput(f"name must be a text, got {type(self.name).__name__}.")
-        checks.require_types(**{name: getattr(self, name) for name in checks.TYPES})
-        checks.require_rounds(self.rounds)
+        building.require_types(**{name: getattr(self, name) for name in building.TYPES})
+        building.require_rounds(self.rounds)
         kinds, kind_of_round = distinct(self.rounds)
         fields = {
             "kinds": kinds,
@@ -111,14 +111,14 @@ class LinearAlgorithm(LinearRecursion, Shown):
             "message_sender": matrices.integers(
                 np.size(self.message_sender), self.num_nodes, message_sender=self.message_sender
             ),
-            "divisors": checks.divisors(self.divisors, self.num_nodes),
+            "divisors": building.divisors(self.divisors, self.num_nodes),
         }
         if self.state_from_start is not None:
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "step_of_round", checks.step_of_round(self.step_of_round, self.rounds))
-        marks = checks.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
+        object.__setattr__(self, "step_of_round", building.step_of_round(self.step_of_round, self.rounds))
+        marks = building.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
         object.__setattr__(self, "transmitted", marks)
         check.instance(ReleasedModel, released=self.released)
         self.released.weights_by_step(self.num_steps)
@@ -135,16 +135,16 @@ class LinearAlgorithm(LinearRecursion, Shown):
         self.dynamics.learning_rates(T)
         if (noise.num_steps, noise.num_nodes) != (T, n):
             raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
-        checks.require_models(self.model_from_state, n)
+        building.require_models(self.model_from_state, n)
         sizes = self.sizes
         for kind in self.kinds:
             kind.require_sizes(sizes)
         start = self.state_from_start
         if start is not None and start.shape != (sizes["state"], n):
             raise InvalidInput(f"state_from_start must have shape {(sizes['state'], n)}, got {start.shape}.")
-        checks.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
+        building.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
         if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
-            checks.require_held_by_senders(self.kinds, noise, self.message_sender)
+            building.require_held_by_senders(self.kinds, noise, self.message_sender)
 
     def stored_fields(self) -> dict[str, Any]:
         """Every distinct round once."""
@@ -189,8 +189,8 @@ class LinearAlgorithm(LinearRecursion, Shown):
             return False
         each = zip(self.kind_of_round.tolist(), schedule, strict=True)
         pairs = {(kind, id(W), rate): (kind, W, rate) for kind, (_, W, rate) in each}
-        return checks.close(self.model_from_state, plain.model_from_state) and all(
-            checks.close(has, wanted)
+        return building.close(self.model_from_state, plain.model_from_state) and all(
+            building.close(has, wanted)
             for kind, W, rate in pairs.values()
             for has, wanted in zip(
                 vars(self.kinds[kind].driven_by("gradient")).values(),
@@ -342,7 +342,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
             MAX_DIVISOR_RATIO times the smallest.
         Raises: InvalidInput: divisors out of range, or slots with noise of several nodes.
         """
-        m = checks.divisors(divisors, self.num_nodes)
+        m = building.divisors(divisors, self.num_nodes)
         scale = self.divisors / m
         of_slots = None if self.noise_on_messages else scale[self._slot_owners()]
         scaled = with_input_scale(self.kinds, scale, of_slots)

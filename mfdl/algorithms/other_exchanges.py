@@ -31,11 +31,10 @@ from ..gossip.directed import PushSum
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..operators.structured import Map
 from ..participation import Participation
-from .checks import builder
+from .building import MECHANISMS, builder
 from .gossip_sgd import decentralized, receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
-from .mechanism_names import MECHANISMS
 from .round import MAPS, SHAPES, Round
 
 

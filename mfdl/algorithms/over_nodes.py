@@ -33,10 +33,9 @@ from ..noise import SpatioTemporalNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, solved_by
+from .building import MECHANISMS, OF_BALLS_IN_BINS, SHARED, builder, solved_by
 from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS, SHARED
 
 
 @builder

@@ -18,14 +18,12 @@ from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
 from ..participation import BallsInBins, Participation
 from ..spec import Parameter, setting
-from .checks import builder
+from .building import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, builder, shares_noise
 from .factorized import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, shares_noise
 
 FILE_PREFIX = "file:"
-OUTSIDE = (FILE_PREFIX, PREFIX)
-"""Beginnings of the names of what no entry of the registry has: files, and objects of the caller (`mfdl.given`)."""
+OUTSIDE = (FILE_PREFIX, PREFIX)  # of files, and of objects of the caller (`mfdl.given`)
 WEIGHTS_MARK = "@"
 
 
@@ -65,7 +63,7 @@ def serves(name: str, scheme: str) -> bool:
 
 
 def settable_parameters(name: str) -> Mapping[str, Parameter]:
-    """Parameters that `--set` can give a mechanism's builder; none for a file."""
+    """Parameters that `--set` can give a mechanism's builder."""
     entry = find_entry(name)
     return {} if entry is None else entry.parameters
 
@@ -79,7 +77,7 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> str:
-    """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
+    """The name itself. Raises: InvalidInput: it cannot be built, with the nearest name."""
     base, _ = split(name)
     if not name.startswith(OUTSIDE) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
         if len(name.split()) > 1:
@@ -161,7 +159,7 @@ def meant_models(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
 
 
 def shortsighted(algorithm: LinearAlgorithm) -> str:
-    """Warning about noise over nodes that is optimal for one step, in a run of several; empty elsewhere."""
+    """Warning about noise over nodes that is optimal for one step, in a run of several, or empty."""
     one_step = isinstance(algorithm.factorization, SpatialFactorization) and algorithm.factorization.horizon == 1
     if not one_step or (T := algorithm.num_steps) == 1:
         return ""
@@ -180,10 +178,7 @@ def build_tuned(
     coalition_size: int = 0,
     noise_std: Callable[[FloatArray], float] | None = None,
 ) -> LinearAlgorithm:
-    """The named algorithm with its free parameters at their best against coalitions of a size (0: none).
-
-    Args: noise_std: what a target asks of encoders, for mechanisms of balls-in-bins (`OF_BALLS_IN_BINS`).
-    """
+    """The named algorithm with its free parameters at their best; noise_std: for `OF_BALLS_IN_BINS`."""
     entry = find_entry(check_name(name))
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..algorithms.mechanism_names import misplaced
+from ..algorithms.building import misplaced
 from ..display import rounded_up
 from ..errors import InvalidInput
 from ..participation import (

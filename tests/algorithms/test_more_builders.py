@@ -22,7 +22,7 @@ from mfdl import (
     gossip,
     trust,
 )
-from mfdl.algorithms import joint, kronecker, mechanism_names, noise_error, per_mode, registry, spatio_temporal_noise
+from mfdl.algorithms import building, joint, kronecker, noise_error, per_mode, registry, spatio_temporal_noise
 from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
 from mfdl.commands import main
 from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
@@ -397,11 +397,11 @@ def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     """One rule for mechanisms by name, files and algorithms of one's own."""
     parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
     algorithm = algorithms.build(name, dynamics_on("star:n=4", 0.3), Cyclic(1, 2), **parameters)
-    shared = mechanism_names.shares_noise(algorithm)
+    shared = building.shares_noise(algorithm)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
-    for trust_model in mechanism_names.ALONE:
-        assert bool(mechanism_names.misplaced(algorithm, trust_model)) == shared
-    assert mechanism_names.misplaced(algorithm, "eavesdropper") == ""
+    for trust_model in building.ALONE:
+        assert bool(building.misplaced(algorithm, trust_model)) == shared
+    assert building.misplaced(algorithm, "eavesdropper") == ""
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
@@ -431,7 +431,7 @@ def test_python_says_so_as_the_command_line_does(capsys):
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     corn = algorithms.corn(DYN, Cyclic(1, 2))
     guarantee = mfdl.calibrate(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), mu=1.0).guarantee
-    note = mechanism_names.misplaced(corn, "ldp")
+    note = building.misplaced(corn, "ldp")
     assert "noise shared between nodes is assumed to be known" in note
     assert "eavesdropper, coalitions, colluding" in note
     assert note in str(guarantee)

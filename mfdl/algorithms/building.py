@@ -1,4 +1,4 @@
-"""Checks of a new `LinearAlgorithm`: sizes, order of steps, and which node can send which message.
+"""What stands around every builder: its name in the registry, and checks before it works and of what it makes.
 
 A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps. Which node computes
 an entry of the state cannot be told from the maps: the author answers for it.
@@ -6,6 +6,7 @@ an entry of the state cannot be told from the maps: the author answers for it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,8 +23,84 @@ from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators.structured import Map
 from ..participation import Participation
+from ..spec import Entry, Registry
 from ..spec import bound_arguments as bound
-from .round import Round
+from .round import LinearRecursion, Round
+
+ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
+LOCAL = (*ALL_SEEN, "pndp")  # noise that one node alone holds: good against all of them
+SHARED = ("eavesdropper", "coalitions", "colluding")
+ALONE = ("ldp", "full-collusion")  # where only noise that the victim alone holds is unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class MechanismEntry(Entry):
+    """One mechanism; defaults are those of noise that one node alone holds.
+
+    Attributes:
+        erratum: what its paper or public code has wrong and this library does otherwise.
+        trust: the trust models it is meant for, in words; models: their names, its own first.
+        release: the released models it can bear, where that is less than all of them.
+        tuned: the builder with free parameters at their best; None: `build`.
+    """
+
+    paper: str = "-"
+    erratum: str = "-"
+    trust: str = "ldp"
+    models: tuple[str, ...] = LOCAL
+    release: str | None = None
+    tuned: Callable[..., Any] | None = None
+
+    @property
+    def summary(self) -> str:
+        return self.help.rstrip(".")
+
+    @property
+    def form(self) -> str:
+        """Text by which `--set` gives its first parameter."""
+        first = next(iter(self.parameters.values()), None)
+        return self.name if first is None else f"{first.name}=<{first.type_name}>"
+
+    @property
+    def best(self) -> Callable[..., Any]:
+        return self.tuned or self.build
+
+    def takes(self, parameter: str) -> bool:
+        return parameter in inspect.signature(self.best).parameters
+
+    @property
+    def weighted(self) -> bool:
+        """Whether `best` takes ErrorWeights."""
+        return self.takes("weights")
+
+
+OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "counted_models")  # for Python alone
+SUPPLIED = ("dynamics", "participation", *OF_SEARCHES)
+BUILDERS = ("gossip_sgd", "factorized", "maps", "other_exchanges", "over_nodes", "noise_for_trust")
+PLACES = tuple(f"mfdl.algorithms.{module}" for module in BUILDERS)
+MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
+OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
+"""Mechanisms for balls-in-bins alone, made for a target: their builders take the `noise_std` that meets it."""
+
+
+def shares_noise(algorithm: LinearRecursion) -> bool:
+    """Whether several nodes hold some part of its noise, which counts as known where all but one collude."""
+    noise = algorithm.noise
+    return not (noise.local or noise.is_zero) and bool((noise.holders().astype(int).sum(axis=1) > 1).any())
+
+
+def misplaced(algorithm: LinearRecursion, trust: str) -> str:
+    """Warning about shared noise under a trust model in which it counts as known; empty elsewhere."""
+    if trust not in ALONE or not shares_noise(algorithm):
+        return ""
+    return (
+        f"Under {trust} noise shared between nodes is assumed to be known, so only noise that the "
+        f"victim alone holds protects it: shared noise is meant for {', '.join(SHARED)}."
+    )
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
 
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
 
