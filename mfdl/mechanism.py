@@ -148,8 +148,7 @@ class Mechanism(Calibrated):
         """Writes the mechanism to exactly this path, whole or not at all; nothing in it is code, and no key.
 
         Held are algorithm, factorization, the guarantee with seal and fingerprint, and a trust model of `mfdl.trust`.
-        Raises: InvalidInput: the path cannot be written, or the algorithm has noise, gossip or participation of a class
-            of your own, which is code.
+        Raises: InvalidInput: the path cannot be written, or a part of the algorithm is of a class of your own.
         """
         return archive.write(path, MECHANISM, self.stored_fields())
 
@@ -174,9 +173,8 @@ class Mechanism(Calibrated):
 
         Args:
             anew: account the guarantee anew at the noise of the file. False, or a trust model of your own that is not
-                given: the guarantee is taken as stated, and it and the mechanism say so (`guarantee.source`).
-            trust: who sees and knows what, where you do not leave that to the file: the guarantee must be under it.
-
+                given: the guarantee is taken as stated, and says so (`guarantee.source`).
+            trust: where you do not leave that to the file: the guarantee must be under it.
         Guarantees:
             Checked always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm,
             participation and trust model, the seal, and that the curve has no more noise than sensitivity, noise and
@@ -185,7 +183,6 @@ class Mechanism(Calibrated):
         Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
             trust model or with a smaller mu or epsilon than is accounted; of secret sampling, a trust model of your own
             that is not given.
-        Cost: of `anew`, that of the accounting in `account`.
         """
         stored = archive.read(path, MECHANISM)
         with archive.refusing(path, MECHANISM):
@@ -250,9 +247,7 @@ class Mechanism(Calibrated):
         """What all messages of the first steps guarantee, an upper bound; None of no step: nothing was sent.
 
         Where the messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs.
-        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run.
-
-        Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
+        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run. Cost: that of `account`.
         """
         T, whole = self.algorithm.num_steps, self.guarantee
         if check.integer_at_least(0, steps=steps) > T:
@@ -293,12 +288,10 @@ class Mechanism(Calibrated):
 
     @property
     def accounted(self) -> str:
-        """Content hash of the accounted algorithm."""
         return Fingerprint.parse(self.guarantee.fingerprint).algorithm
 
     @property
     def unit(self) -> str:
-        """Whose data the guarantee protects: "record", or "user"."""
         return self.guarantee.unit
 
     @property
@@ -314,7 +307,7 @@ class Mechanism(Calibrated):
 
     @property
     def objective_error(self) -> float:
-        """Half the width of the 95 % interval of `objective`; 0 where that is exact (`algorithms.noise_error`)."""
+        """Half the width of the 95 % interval of `objective`; 0 where that is exact."""
         return self._objective.error
 
     @functools.cached_property
@@ -322,7 +315,6 @@ class Mechanism(Calibrated):
         return self._of_noise(self._noise_error)
 
     def _of_noise(self, error: Estimate) -> Estimate:
-        """Times the squared noise of a multiplier of 1."""
         if self.algorithm.noise.is_zero:
             return error
         scale = self.guarantee.sensitivity if self.sampling is None else self.noise_std / self.clip_norm
@@ -335,10 +327,7 @@ class Mechanism(Calibrated):
         return noise_error(self.algorithm)
 
     def objective_for(self, weights: ErrorWeights) -> Estimate:
-        """`objective` with other error weights, and with the curvature of the loss if they have one.
-
-        Raises: InvalidInput, UnsupportedMechanism: as `algorithms.noise_error`.
-        """
+        """`objective` with other error weights. Raises: as `algorithms.noise_error`."""
         from .algorithms import noise_error
 
         return self._of_noise(noise_error(self.algorithm, weights=weights))

@@ -40,7 +40,7 @@ def laplacian(graph: graphs.Source) -> csr_array:
 def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) -> csr_array:
     """Signed incidence matrix N, shape (n, number of edges); L = N N^T for every orientation.
 
-    Columns are the edges (i, j), i < j as node indices, in increasing order; +1 at i and -1 at j.
+    Columns are the edges (i, j), i < j, in increasing order; +1 at i and -1 at j.
 
     >>> incidence("path:n=3", orientation=[1, -1]).toarray()
     array([[ 1.,  0.],
@@ -69,10 +69,7 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
 
 
 def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> FloatArray:
-    """R = sigma_ldp^2 I + sigma_cor^2 L: private noise at each node plus noise that cancels on each edge.
-
-    Holds when the noises of all edges are independent, also of edges that share a node; independence of disjoint
-    edges only, as one description of the scheme has it, does not give this R.
+    """R = sigma_ldp^2 I + sigma_cor^2 L, where the noises of edges are independent, also of edges that share a node.
 
     Args: laplacian: L, dense or sparse, shape (n, n); for colluders that of the graph without them.
     """
@@ -85,10 +82,9 @@ def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> Floa
 def seed_factor(
     private_variance: float, groups: Sequence[Sequence[int]], parts: Sequence[FloatArray], num_nodes: int
 ) -> tuple[csr_array, csr_array]:
-    """F with F F^T = s I + sum_k R_k, and the holders of its columns: each node has one, and each group those of R_k.
+    """F with F F^T = s I + sum_k R_k, csr (n, columns), and the holders of its columns, bool csr (columns, n).
 
     Args: groups: for each seed the nodes that hold it; parts: R_k over these nodes, in their order.
-    Returns: F, csr (n, columns), and holders, bool csr (columns, n).
     Raises: InvalidInput: a part that is not symmetric positive semidefinite, or zero; no noise at all.
     """
     n, factors, holders = num_nodes, [], []
@@ -109,20 +105,15 @@ def seed_factor(
 
 
 def inverse_diagonal(covariance: Any, honest: Sequence[int] | None = None) -> float:
-    """Largest entry of `inverse_diagonal_by_node`: the privacy cost of one step for the worst victim.
-
-    >>> inverse_diagonal([[2.0, 0.0], [0.0, 4.0]])
-    0.5
-    """
+    """Largest entry of `inverse_diagonal_by_node`: the privacy cost of one step for the worst victim."""
     return float(inverse_diagonal_by_node(covariance, honest).max())
 
 
 def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = None) -> FloatArray:
     """[R_honest^-1]_ii for each honest node i, in the order of `honest`.
 
-    R_honest is the covariance of the honest nodes' noise given the noise of the others, which those nodes know (their
-    messages minus their gradients). Where the two are correlated the submatrix would report too small a loss. Anything
-    else that colluders know, such as seeds shared with honest nodes, must be removed from `covariance` first.
+    R_honest is the covariance of the honest nodes' noise given that of the others: where they are correlated the
+    submatrix would report too small a loss. Seeds that colluders share must be removed from `covariance` first.
 
     Args:
         covariance: R, dense, shape (n, n), symmetric positive definite.
@@ -152,7 +143,7 @@ def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = Non
 def algebraic_connectivity_after_deletion(graph: graphs.Source, q: int) -> float:
     """a_q: the smallest second eigenvalue of the Laplacian left after deleting any q nodes and their edges.
 
-    0 if some q nodes cut the graph apart, inf if a single node is left. Exact, by trying all choices.
+    0 if some q nodes cut the graph apart, inf if a single node is left.
 
     >>> [round(algebraic_connectivity_after_deletion("complete:n=16", q)) for q in (0, 1)]
     [16, 15]

@@ -74,10 +74,8 @@ def losses(
 ) -> Losses:
     """The privacy loss of each victim before noise is scaled: sensitivities, from which every noise is read off.
 
-    Args: as for `account`; victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold; default
-        all nodes that do not attack, and the groups of `privacy.owners`.
-    Returns: Losses, with `guarantee(noise_std)`, `calibrate(mu=...)`, `by_victim(noise_std)`, a table and a picture.
-    Raises: as for `account`.
+    Args, raises: as for `account`; victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold;
+        default all nodes that do not attack, and the groups of `privacy.owners`.
     """
     algorithm, privacy = _accountable(algorithm, privacy, dynamics)
     return Losses.from_algorithm(algorithm, privacy, victims=victims, progress=progress)
@@ -101,16 +99,13 @@ def account(
             of an algorithm (`TrustModel.view`) against an outsider, without a trust model; or a `View` given as
             matrices, with `privacy.participation` and without a trust model: the guarantee is then for non-adaptive
             gradients, and says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
-        privacy: trust model, adjacency, clipping and the other conditions.
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift), of public batches; exactly one of the two.
         dynamics: gossip and step sizes of an algorithm given by its name or encoder; with an encoder also an
             algorithm, whose noise becomes that of the encoder.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
-
-    Returns: Guarantee; it is infinite without noise, and where the attacker knows what hides a node: `Guarantee.why`
-        says which one. With secret sampling there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`,
-        `mfdl.losses(algorithm, privacy).by_victim(noise_std)`.
+    Returns: infinite without noise, and where the attacker knows what hides a node: `Guarantee.why` says which one.
+        With secret sampling there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`.
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
         UnsupportedMechanism: where amplification by secret sampling is not proven (`privacy.sampled_exposures`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
@@ -156,20 +151,17 @@ def calibrate(
 
     Args:
         algorithm, privacy, dynamics, progress: as for `account`; a name stands for the mechanism with its free
-            parameters at their best for the target ("mafalda-bins" and "kronecker-bins" get the encoder that is best
-            for this epsilon and delta under balls-in-bins).
+            parameters at their best for the target.
         mu: > 0 (of public batches), or epsilon > 0 and delta in (0, 1), or noise_std >= 0: exactly one target. mu may
-            be a budget for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm
-            returned is that one, and `guarantee.victims` states each node's curve. Exact where every message is seen;
-            where some are hidden the losses of the scaled noise are accounted, and the worst of the nodes decides
-            (docs/howto_budgets.md).
-        noise_std: nu, as for `account`; at 0 nothing is guaranteed, and the guarantee says so.
+            be a budget for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, and
+            `guarantee.victims` states each node's curve. Exact where every message is seen, else the worst of the nodes
+            decides (docs/howto_budgets.md).
+        noise_std: nu, as for `account`.
         by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting of Poisson sampling needs, whose
             guarantee is still the tightest.
-    Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
-        that cannot be protected (`require_unit`); a node without a budget. UnsupportedMechanism: budgets per node for
-        noise on messages, or of a class of one's own; a mu with secret sampling.
-    Cost: with secret sampling seconds for each target, once in a process.
+    Raises: InvalidInput: no target or two, an infinite loss, a unit that cannot be protected (`require_unit`), a node
+        without a budget. UnsupportedMechanism: budgets per node for noise on messages, or of a class of one's own; a mu
+        with secret sampling.
     """
     target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta}
     if noise_std is not None:
@@ -204,10 +196,7 @@ def calibrate(
 def _accountable(
     algorithm: Any, privacy: Privacy, dynamics: Dynamics | LinearAlgorithm | None, **target: float | None
 ) -> tuple[LinearAlgorithm | View, Privacy]:
-    """The algorithm of a name, and the privacy without what the algorithm decides; others as they are.
-
-    Raises: InvalidInput: a name without dynamics or participation, or dynamics beside an algorithm.
-    """
+    """The algorithm of a name, and the privacy without what the algorithm decides; others as they are."""
     check.instance(Privacy, privacy=privacy)
     if isinstance(algorithm, AlgorithmView):
         if privacy.trust is not None:

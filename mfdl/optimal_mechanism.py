@@ -129,7 +129,7 @@ class Optimized(Mechanism):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Aim:
-    """What noise is asked for: a question, a target or budgets by pair, and the models whose variance counts."""
+    """A question, a target or budgets by pair, and the models whose variance counts."""
 
     privacy: Privacy
     target: Mapping[str, Any]
@@ -161,7 +161,6 @@ class Aim:
         return Optimized(algorithm, self.guarantee(algorithm, computed), self.privacy.trust, aim=quiet)
 
     def variance(self, mechanism: Mechanism) -> float:
-        """In the counted models, summed over them, at a learning rate of 1."""
         return mechanism.noise_std**2 * noise_error(mechanism.algorithm, weights=self.weights).value
 
 
@@ -196,10 +195,9 @@ def optimize(
 
     Args:
         mu, epsilon, delta, progress: the target, as for `calibrate`. mu may be a budget for each pair under
-            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), as `pairwise` has it (the diagonal does
-            not count), or a mapping {(victim, attacker): mu} over labels. Noise meets all of them.
-        weights: which models count; published, price, seeds, tolerance: as for `algorithms.trust_optimal`. Under
-            `trust.SecureSum`, which sees sums alone, published must be False.
+            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), or a mapping over pairs of labels.
+        weights, published, price, seeds, tolerance: as for `algorithms.trust_optimal`. Under `trust.SecureSum`, which
+            sees sums alone, published must be False.
     Raises: as `calibrate` and `algorithms.trust_optimal`; UnsupportedMechanism: secret batches.
     """
     check.instance(Privacy, privacy=privacy)
@@ -235,7 +233,7 @@ def optimize(
 
 
 def _in_first_messages(algorithm: LinearAlgorithm, *, published: bool) -> LinearAlgorithm:
-    """Noise on gradients as noise on the first message of each step: `message_noise` with the models of `algorithm`."""
+    """Noise on gradients as noise on the first message of each step, with the models of `algorithm`."""
     noise, T, n = algorithm.noise.causal, algorithm.num_steps, algorithm.num_nodes
     assert noise is not None
     factor = sp.csr_array(sp.kron(sp.eye_array(algorithm.dynamics.gossip_rounds + published, 1), noise.mixing))

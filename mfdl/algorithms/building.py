@@ -57,7 +57,6 @@ class MechanismEntry(Entry):
 
     @property
     def form(self) -> str:
-        """Text by which `--set` gives its first parameter."""
         first = next(iter(self.parameters.values()), None)
         return self.name if first is None else f"{first.name}=<{first.type_name}>"
 
@@ -70,7 +69,6 @@ class MechanismEntry(Entry):
 
     @property
     def weighted(self) -> bool:
-        """Whether `best` takes ErrorWeights."""
         return self.takes("weights")
 
 
@@ -132,7 +130,7 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
 def solved_by(
     solve: Callable[Given, Any], *, without: Collection[str] = (), **fixed: Any
 ) -> Callable[[Callable[[Mapping[str, Any], Any], Made]], Callable[Given, Made]]:
-    """A builder with the arguments of `solve`, called with these by name and with the answer.
+    """A builder with the arguments of `solve`, called with these by name and with the answer; its docstring says so.
 
     Args: without: arguments that the builder does not take; fixed: those that it decides.
     """
@@ -148,6 +146,8 @@ def solved_by(
             return build(given, solve(**given, **fixed))  # type: ignore[call-arg]
 
         seen: Any = called
+        form = "".join(f" with {name}={value!r}" for name, value in fixed.items())
+        seen.__doc__ = f"{inspect.getdoc(build)}\n\nArgs: those of `{solve.__module__}.{solve.__name__}`{form}."
         seen.__signature__ = signature.replace(return_annotation=inspect.signature(build).return_annotation)
         return called
 
@@ -218,7 +218,6 @@ def transmitted(marks: ArrayLike, num_rounds: int, num_messages: int) -> NDArray
 
 
 def close(has: Map, wanted: Map) -> bool:
-    """Whether two maps agree up to rounding."""
     if has is None or wanted is None or has.shape != wanted.shape:
         return has is None and wanted is None
     difference = abs(has - wanted)

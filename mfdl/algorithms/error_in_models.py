@@ -45,9 +45,8 @@ def noise_error(
 
     Args: weights, counted_models: as for `NoiseObjective`; probes: beyond 5000 nodes, default 8 of seed 0.
     Returns: of error 0 up to 5000 nodes, and beyond where `NoiseObjective.noise_error` is exact.
-    Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; more than
-        5000 nodes in a recursion that is not plain gossip, and there messages or released models of noise correlated in
-        time, messages with a target over nodes, or a curvature of the loss.
+    Raises: as `NoiseObjective.noise_error`; UnsupportedMechanism: of a recursion that is not plain gossip more than
+        5000 nodes, messages or released models of noise correlated in time, messages with a target, a curvature.
     Cost: that of `NoiseObjective.noise_error`; from the maps, per round about (state) nnz(maps).
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
@@ -237,5 +236,4 @@ class _Ratios:
 
     @property
     def scales(self) -> FloatArray:
-        """1 for columns that no map uses."""
         return np.where(np.isnan(self._of_column), 1.0, self._of_column)

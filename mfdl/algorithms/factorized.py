@@ -138,20 +138,14 @@ def d_mf(
 )
 @solved_by(factorize)
 def mafalda(given: Mapping[str, Any], solved: Factorization) -> LinearAlgorithm:
-    """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
-
-    Args: those of `factorization.factorize`. The error Gram is exact, and there is a certificate.
-    """
+    """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph."""
     return _with_encoder("mafalda", given, solved)
 
 
 @MECHANISMS.register(paper="arXiv:2510.17480, reference code")
 @solved_by(factorize_nodes)
 def mafalda_l(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlgorithm:
-    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
-
-    Args: those of `factorization.factorize_nodes`.
-    """
+    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation."""
     return _with_encoder("mafalda-l", given, solved)
 
 
@@ -161,7 +155,6 @@ def mafalda_classes(given: Mapping[str, Any], solved: NodeFactorizations) -> Lin
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Under LDP privacy does not depend on the classes. Finer classes never cost more, up to the tolerance.
-    Args: those of `factorization.factorize_classes`.
     """
     return _with_encoder("mafalda-classes", given, solved)
 
@@ -171,8 +164,7 @@ def mafalda_classes(given: Mapping[str, Any], solved: NodeFactorizations) -> Lin
 def banded(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """The best banded C for the graph: every entry of its diagonals is free.
 
-    Args: those of `factorization.factorize_long` with form "banded"; bandwidth: at most as many diagonals as uses of a
-        record are apart.
+    bandwidth: at most as many diagonals as uses of a record are apart.
     """
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="banded")
 
@@ -180,30 +172,21 @@ def banded(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @solved_by(best_of_form, form="toeplitz", without=["buffers"])
 def toeplitz(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """The best Toeplitz C for the graph: one number for each diagonal.
-
-    Args: those of `factorization.factorize_long` with form "toeplitz".
-    """
+    """The best Toeplitz C for the graph: one number for each diagonal."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="toeplitz")
 
 
 @MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
 @solved_by(best_of_form, form="buffered", without=["bandwidth"])
 def blt(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, for any T.
-
-    Args: those of `factorization.factorize_long` with form "buffered".
-    """
+    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, for any T."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="blt")
 
 
 @MECHANISMS.register(paper="arXiv:2505.12128, with the error Gram of the graph")
 @solved_by(best_of_form, form="inverse", without=["buffers"])
 def band_inv(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
-
-    Args: those of `factorization.factorize_long` with form "inverse".
-    """
+    """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="band-inv")
 
 

@@ -98,7 +98,7 @@ def muffliato(
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
     Args: gossip_rounds, polynomial: instead of the dynamics' own; the paper's acceleration is "chebyshev".
-    Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
+    Source: as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
     """
     given: dict[str, Any] = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
     dynamics = dataclasses.replace(dynamics, **{name: value for name, value in given.items() if value is not None})
@@ -121,8 +121,7 @@ def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "com
     With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level. On a
     topology with doubly stochastic gossip that number is one for non-adaptive gradients: hidden models carry a gradient
     to neighbours, whose own gradients react to it. For training no more is shown there than for DP-D-SGD; and the
-    accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with 1 / sqrt(n) of the
-    noise of LDP on a topology, as published, is DP-D-SGD with that noise, and its guarantee says so.
+    accountant has only its dense form, minutes from some 400 steps of 16 nodes on.
 
     Args: average: "complete": W = 11^T / n, as a server averages, replaces the gossip; "topology": nodes average by it.
     Source: the baseline of arXiv:2405.01031 and of arXiv:2501.14644v2; the code of the latter adds sqrt(n) times more.

@@ -34,7 +34,7 @@ from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable
 from . import building
-from .round import LinearRecursion, Round, digests, distinct, map_digest, with_input_scale
+from .round import LinearRecursion, Round, Source, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 
 if TYPE_CHECKING:
@@ -63,21 +63,18 @@ class LinearAlgorithm(LinearRecursion, Shown):
         noise: N, injected noise = N Z.
         model_from_state: M, shape (n, state).
         message_sender: sender of each message row of a round, shape (messages per round,).
-        divisors: public batch sizes m_u already applied to the rounds, shape (n,); ones by default.
+        divisors: public batch sizes m_u already applied to the rounds, shape (n,).
         step_of_round: gradient step of each round, 0 .. T - 1 in order, -1 for pure gossip; default one round per step.
         transmitted: which message rows are sent, shape (messages per round,), or (rounds, messages per round); default
             all. Others stay with their sender.
-        noise_on_messages: noise is added to messages, not to gradient sums, so divisors leave it alone.
-        state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
-            transposed: start models in their places, zero elsewhere.
-        factorization: the certificate of the noise.
+        noise_on_messages: noise is added to messages, so divisors leave it alone.
+        state_from_start: the state before step 0 from the public start models, shape (state, n); default M transposed.
         released: which linear map of the trajectory is evaluated and published; default the final models.
         kinds: the distinct rounds, in order of appearance; kind_of_round: which of them each round is.
 
     All arrays are kept read-only: what was accounted is what runs.
-    Raises: InvalidInput: sizes that do not fit, entries that are not finite real numbers, steps out of order, a gossip
-        round that injects something, a message used by a node that does not receive it, or noise in a message whose
-        sender does not hold it.
+    Raises: InvalidInput: sizes that do not fit, steps out of order, a gossip round that injects something, a message
+        used by a node that does not receive it, or noise in a message whose sender does not hold it.
     """
 
     name: str
@@ -147,7 +144,6 @@ class LinearAlgorithm(LinearRecursion, Shown):
             building.require_held_by_senders(self.kinds, noise, self.message_sender)
 
     def stored_fields(self) -> dict[str, Any]:
-        """Every distinct round once."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "rounds"]
         return {name: getattr(self, name) for name in names}
 
@@ -200,7 +196,6 @@ class LinearAlgorithm(LinearRecursion, Shown):
         )
 
     def known_plain(self) -> LinearAlgorithm:
-        """Marks the algorithm as plain, for builders whose rounds are those of `PlainRounds`."""
         vars(self)["is_plain"] = True
         return self
 
@@ -216,7 +211,6 @@ class LinearAlgorithm(LinearRecursion, Shown):
 
     @cached_property
     def sent_flow(self) -> Flow:
-        """What follows exactly from all sent messages."""
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
@@ -262,14 +256,15 @@ class LinearAlgorithm(LinearRecursion, Shown):
     @cached_property
     def released_from_gradients(self) -> WeightedStates:
         """Released models before further gossip <- G, shape (n, T * n); start models removed."""
-        of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
-        return self._recursion(WeightedStates, "gradient", **of)
+        return self._released("gradient")
 
     @cached_property
     def released_from_injected_noise(self) -> WeightedStates:
-        """The same <- injected noise."""
+        return self._released("noise")
+
+    def _released(self, source: Source) -> WeightedStates:
         of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
-        return self._recursion(WeightedStates, "noise", **of)
+        return self._recursion(WeightedStates, source, **of)
 
     def first_steps(self, steps: int) -> LinearAlgorithm:
         """The algorithm of the first steps, or a few more (`Participation.first_steps`); it sends what this one does.
@@ -297,7 +292,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
         return Workload(self, rows)
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
-        """H of any noise on gradients, for any recursion, at a first learning rate of 1: (T n, T n), time-major.
+        """H of any noise on gradients at a first learning rate of 1: (T n, T n), time-major.
 
         Raises: UnsupportedMechanism: noise that enters elsewhere, a curvature of the loss; see `effects_of_noise`.
         """
@@ -350,10 +345,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
         return self.with_fields(rounds=rounds, divisors=m)
 
     def _slot_owners(self) -> NDArray[np.intp]:
-        """The only node that holds all noise of each slot, shape (slots per step,), node 0 for a slot without noise.
-
-        Raises: InvalidInput: a slot has noise that no node holds alone, or several.
-        """
+        """The one node that holds all noise of each slot, 0 for a slot without noise; raises InvalidInput."""
         if self.noise.slots_per_step == self.num_nodes:
             return np.arange(self.num_nodes)
         columns = self.noise.pattern().astype(int)

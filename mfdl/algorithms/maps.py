@@ -36,10 +36,10 @@ from .round import MAPS, SHAPES, Round, distinct
 Maps: TypeAlias = Mapping[str, Any]
 Step: TypeAlias = Maps | Round | Sequence[Maps | Round]
 
-MAX_STATE = 1000
-"""Entries of the state up to which eigenvalues are worth their O(state^3)."""
-GROWTH = 1e-4
-"""Beyond 1: eigenvalues of maps that are marginally stable, as where gradients are tracked, are found to its square."""
+MAX_STATE = 1000  # entries of the state up to which eigenvalues are worth their O(state^3)
+GROWTH = (
+    1e-4  # beyond 1: eigenvalues of marginally stable maps, as where gradients are tracked, are found to its square
+)
 _KEYS = {**dict(zip("PQRKFJL", MAPS, strict=True)), **{name: name for name in SHAPES}}
 
 
@@ -72,15 +72,13 @@ def from_maps(
         dynamics: gossip, learning rate and node labels as reports show them; the maps alone decide. Default: uniform
             weights over whom each node hears, rate 1.
         noise: N; default fresh independent noise at every node and step.
-        model_from_state, state_from_start, transmitted: as in `LinearAlgorithm`; default the first n entries of the
-            state, its transposed, and all.
-        message_sender: sender of each message, (messages,). Default: the node whose gradient it holds, else the node
-            whose model it reads.
-        noise_on_messages: as in `LinearAlgorithm`; default: whether noise has other slots than one for each node.
+        model_from_state, state_from_start, transmitted: default the first n entries of the state, transposed, and all.
+        message_sender: default the node whose gradient a message holds, else the node whose model it reads.
+        noise_on_messages: default whether noise has other slots than one for each node.
 
     Receivers that are not given are the nodes whose models use a message, in any round: name them where links change.
-    Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, no way from
-        a gradient to the state, and all that `LinearAlgorithm` refuses.
+    Raises: InvalidInput: an unknown map, a message whose sender cannot be told, no way from a gradient to the state,
+        and all that `LinearAlgorithm` refuses.
     """
     optional = {name: part for name, part in (("dynamics", dynamics), ("noise", noise)) if part is not None}
     require_types(participation=participation, **optional)
@@ -194,7 +192,7 @@ def _round(maps: Maps | Round, together: bool, known: dict[str, int], where: str
 
 @contextlib.contextmanager
 def _refused_at(where: str, letters: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Adds to a refusal the step, and to the name of a map the letter that was written for it."""
+    """Adds to a refusal the step, and to the name of a map its letter."""
     try:
         yield
     except InvalidInput as error:
@@ -206,7 +204,6 @@ def _refused_at(where: str, letters: Mapping[str, str] | None = None) -> Iterato
 
 
 def _named(maps: Maps | Round) -> list[str]:
-    """The given maps by their long names."""
     items = vars(maps) if isinstance(maps, Round) else maps
     return [_KEYS.get(key, key) for key, value in items.items() if value is not None]
 
@@ -223,7 +220,7 @@ def _require_learning(given: set[str]) -> None:
 
 
 def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics | None) -> tuple[int, int, int]:
-    """(nodes, entries of the state, messages), as the shapes of the first round's maps tell them."""
+    """(nodes, entries of the state, messages), from the first round's maps."""
     sizes: dict[str, int] = {}
     for key, value in (vars(maps) if isinstance(maps, Round) else maps).items():
         if value is None or key not in _KEYS:
@@ -268,7 +265,6 @@ def _users(rounds: Sequence[Round], M: sp.csr_array, sender: NDArray[np.intp]) -
 
 
 def _heard(users: sp.csr_array, sender: NDArray[np.intp]) -> Dynamics:
-    """Uniform weights over whom each node hears in any round, and itself."""
     n = users.shape[1]
     sends = sp.csr_array((np.ones(sender.size), (sender, np.arange(sender.size))), shape=(n, sender.size))
     links = sp.csr_array((sends @ users).T + sp.eye_array(n) != 0, dtype=np.float64)
@@ -288,8 +284,7 @@ def gradient_tracking(
 
         y_t = W y_{t-1} + v_t - v_{t-1},  v_t = momentum v_{t-1} + i_t,  theta_{t+1} = W (theta_t - eta_t y_t)
 
-    A node sends theta - eta y and y. Momentum is covered.
-    Source: arXiv:1607.03218 (DIGing), with averaging after the step; with momentum arXiv:2209.15505.
+    A node sends theta - eta y and y. It is DIGing with averaging after the step; momentum is covered.
     """
     n, beta = dynamics.num_nodes, dynamics.momentum
     eye, none = sp.eye_array(n), None
@@ -317,7 +312,6 @@ def exact_diffusion(
         psi_{t+1} = theta_t - eta_t i_t,  theta_{t+1} = (I + W) / 2 (psi_{t+1} + theta_t - psi_t),  psi_0 = theta_0
 
     A node sends psi_{t+1} + theta_t - psi_t. EXTRA is the same with one gradient more on the way.
-    Source: arXiv:1702.05122, Algorithm 1.
     """
     n = dynamics.num_nodes
     eye, zero = sp.eye_array(n), sp.csr_array((n, n))
@@ -346,7 +340,6 @@ def delayed_dsgd(
 
     Weights and links are those of the step in which a message is used. An attacker sees a message when it is sent.
     delay = 0 is D-SGD.
-    Source: the delayed exchange of asynchronous gossip, e.g. arXiv:1710.06952, with one fixed delay.
     """
     check.integer_at_least(0, delay=delay)
     n = dynamics.num_nodes
@@ -425,7 +418,6 @@ def local_steps(
         theta_{t+1} = W (theta_t - eta_t i_t) where a gossip is due, theta_t - eta_t i_t elsewhere
 
     T counts gradient steps.
-    Source: local SGD on a graph, e.g. arXiv:2003.10422.
     """
     check.integer_at_least(1, steps=steps)
     n, T = dynamics.num_nodes, participation.num_steps

@@ -146,8 +146,7 @@ def trust_optimal(
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.
         budgets: mu[u, v] > 0 of what node v may learn of u, shape (n, n), relative to the largest; default equal.
-        seeds: groups of nodes, each of which shares a seed.
-        tolerance: relative gap of the certificate; max_iterations: Newton steps.
+        seeds: groups of nodes that share one; tolerance: relative gap; max_iterations: Newton steps.
 
     Its `factorization` is the certificate: objective = mean variance in the counted models at learning rate 1 + price *
     trace of the noise, at mu = 1 and record shift 1. Sparse regular graphs gain much over mafalda, others little.
@@ -178,10 +177,9 @@ def trust_optimal(
 
 
 class _Blocks:
-    """Base noise of independent blocks, of each node and of each group that shares a seed.
+    """Base noise of independent blocks, of each node and of each seed: columns (step, slot, member of a block).
 
-    Columns are (step, slot, member of a block). Attributes: owner, node, slot: of each column of a step, its block, the
-    member, and the slot.
+    Attributes: owner, node, slot: of each column of a step, its block, member and slot.
     """
 
     def __init__(self, n: int, num_steps: int, slots: int, seeds: Sequence[Sequence[int]] = ()) -> None:
@@ -207,20 +205,17 @@ class _Blocks:
         return StepNoise(self._added(), self.holders(), self.num_steps, self.n)
 
     def _added(self) -> sp.csr_array:
-        """Slots <- columns of one step."""
         columns = np.arange(self.owner.size)
         shape = (self.slots * self.n, columns.size)
         return sp.csr_array((np.ones(columns.size), (self.slot * self.n + self.node, columns)), shape=shape)
 
     def holders(self) -> sp.csr_array:
-        """(columns of a step, n): the members of the block."""
         of_blocks = np.zeros((len(self.members), self.n), dtype=bool)
         for block, nodes in enumerate(self.members):
             of_blocks[block, nodes] = True
         return sp.csr_array(of_blocks[self.owner])
 
     def split(self, rows: FloatArray) -> FloatArray:
-        """(rows, blocks, columns of a block), with zeros where a block has fewer."""
         return np.asarray(np.concatenate([rows, np.zeros((len(rows), 1))], axis=1)[:, self.places])
 
     def costs(self, base: LinearAlgorithm, weights: ErrorWeights, price: float) -> FloatArray:
@@ -245,7 +240,6 @@ class _Blocks:
 
 
 def _within(views: Sequence[AttackerView], budgets: FloatArray, n: int) -> list[AttackerView]:
-    """The views with budgets by pair, of which the largest is 1."""
     if budgets.shape != (n, n) or any(len(view.attackers) != 1 for view in views):
         raise InvalidInput(
             f"budgets must have a row for each victim and a column for each attacker, shape ({n}, {n}), under a trust "
@@ -274,7 +268,6 @@ def _symmetric(base: LinearAlgorithm, views: Sequence[AttackerView], costs: Floa
 
 
 def _sorted_rows(view: AttackerView, moved: NDArray[np.intp]) -> FloatArray:
-    """A and V over the nodes in an order, rows sorted."""
     parts = view.gradients[:, :, moved], view.noise[:, moved]
     rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     return np.asarray(rows[np.lexsort(np.round(rows, 9).T)])  # exact: rounded before

@@ -55,9 +55,7 @@ def push_sum(
     >>> push_sum(dynamics, mfdl.Cyclic(epochs=2, period=3)).name
     'push-sum'
 
-    Args:
-        dynamics: on gossip of `gossip.push_sum`, of at least as many rounds as steps.
-        noise: on gradient sums; default fresh independent noise.
+    Args: noise: on gradient sums; default fresh independent noise.
     Guarantees: where all messages are seen losses are those of D-SGD with the same noise, on any graph.
     Raises: InvalidInput: other gossip, or fewer rounds than steps. UnsupportedMechanism: momentum, weight decay, or
         several gossip rounds per step.
@@ -105,16 +103,13 @@ def random_walk(
     (5, 5)
 
     Args:
-        dynamics: only links of its gossip matter, the moves that have a probability.
         participation: of all steps; a record takes part in those of them in which its node holds the token.
-        walk: node indices (T + 1,), as `gossip.sampled_walk` makes it.
-        to_all: after the last step all nodes get the token, so that final models are the token; else only walk[T]
-            does, and final models are what each node had last.
-    Guarantees: without hidden messages each visit is seen under its own noise; an attacker that the token reaches now
-        and then sees the m visits of a record between two of its own under the noise of all L steps between them:
-        sens^2 = sum m^2 / L for non-adaptive gradients, where noise is fresh and the rate constant.
-    Raises: InvalidInput: another length, no node, a move of no probability. UnsupportedMechanism: momentum, weight
-        decay, or several gossip rounds per step.
+        walk: node indices (T + 1,), as `gossip.sampled_walk` makes it; each move has a weight in the gossip.
+        to_all: after the last step all nodes get the token, so that final models are the token; else only walk[T].
+    Guarantees: an attacker that the token reaches now and then sees the m visits of a record between two of its own
+        under the noise of all L steps between them: sens^2 = sum m^2 / L for non-adaptive gradients, where noise is
+        fresh and the rate constant.
+    Raises: InvalidInput: no such walk. UnsupportedMechanism: momentum, weight decay, or several rounds per step.
     Cost: training takes gradients at all nodes and drops those of others.
     Source: random-walk SGD, private in arXiv:2402.07471 and arXiv:2510.19934.
     """
@@ -147,10 +142,8 @@ def zip_dl(
 ) -> LinearAlgorithm:
     """Zip-DL: noise per message that cancels in the average: nothing is private once final models are released.
 
-    Args:
-        sigma: standard deviation of Y, after the learning rate, in units of the mechanism's noise_std, > 0.
-        self_messages: count a -> a as transmitted; then a node's messages average to its model without noise, and
-            nothing is private.
+    Args: sigma: standard deviation of Y, after the learning rate, in units of noise_std; self_messages: count a -> a as
+        transmitted; then a node's messages average to its model without noise, and nothing is private.
     Raises: InvalidInput: W not symmetric; UnsupportedMechanism: time-varying W, several gossip rounds, momentum or
         weight decay.
     """
@@ -209,7 +202,7 @@ def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Fl
 
 
 def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:
-    """Z <- Y, csr (messages, messages): I - 1 w^T / (d w) for the messages of each sender."""
+    """Z <- Y: I - 1 w^T / (d w) for the messages of each sender."""
     weights = (weight[sender == node] for node in np.unique(sender))
     blocks = [sp.csr_array(np.eye(w.size) - np.outer(1.0 / (w.size * w), w)) for w in weights]
     return sp.csr_array(sp.block_diag(blocks))
@@ -229,19 +222,16 @@ def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: st
     'dp-dsgd with dropout'
 
     Args:
-        algorithm: on gossip in which offline nodes exchange nothing (`gossip.node_dropout`, of the same pattern), with
-            one injection slot for each node.
+        algorithm: on gossip in which offline nodes exchange nothing (`gossip.node_dropout`, of the same pattern).
         present: which nodes are online in each step, bool (T, n), public.
         recovery: of the noise that offline nodes do not add, see `recovered`; default none. The loss may grow.
-
-    Returns: an algorithm under the same participation. Noise of missed steps is never used; with "catch-up" once.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
         `algorithm`, no loss without recovery is above that of `algorithm`; nor, of noise fresh in each step that is
         dropped where up to q nodes are offline, against c of the nodes together, above that of `algorithm` under
         `trust.Coalitions(q + c)`. Where messages are hidden, or are sums of several steps (`local_steps`), it may be,
         as noise of steps missed covers nothing: account for what comes back.
-    Raises: InvalidInput: another shape, slots that are no nodes, an offline node whose messages others use, an unknown
-        recovery, or one that this noise does not support.
+    Raises: InvalidInput: slots that are no nodes, an offline node whose messages others use, a recovery that this noise
+        does not support.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     online = presence(present, algorithm.num_nodes, algorithm.num_steps)

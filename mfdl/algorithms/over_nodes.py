@@ -49,8 +49,7 @@ def tuned_decor(
 ) -> LinearAlgorithm:
     """DECOR with the ratio sigma_cor / sigma_ldp that leaves the least noise in the models, against any q nodes.
 
-    Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
-    Source: arXiv:2405.01031, whose appendix searches the ratio by training instead.
+    Args: coalition_size: q < n; horizon, weights: as for `corn`. The paper searches the ratio by training instead.
     """
     solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
     return spatial_noise(dynamics, participation, solved, name="decor")
@@ -78,9 +77,7 @@ def decor(
     Node i injects sigma_ldp v_i + sum over its edges of +- sigma_cor v_e, all v fresh in every step and independent;
     covariance over nodes sigma_ldp^2 I + sigma_cor^2 L. Each v_e is held by both ends of its edge.
 
-    Args:
-        sigma_ldp, sigma_cor: >= 0, in units of the mechanism's noise_std; sigma_ldp = 0 is rank deficient.
-        orientation: one sign +-1 per edge in sorted order; no number depends on it.
+    Args: sigma_ldp, sigma_cor: >= 0, in units of noise_std; orientation: one sign +-1 per edge in sorted order.
     """
     local, pair = check.non_negative(sigma_ldp=sigma_ldp), check.non_negative(sigma_cor=sigma_cor)
     n = dynamics.num_nodes
@@ -107,11 +104,9 @@ def spatial_covariance(
     Args:
         covariance: R, shape (n, n), symmetric positive semidefinite; or one R_k per group, over all nodes and zero
             outside its group, or over the nodes of the group in their order. Default the identity.
-        groups: for each seed the nodes that hold it; default one seed held by all nodes, which protects against
-            outsiders only. A group of one node makes private noise.
+        groups: for each seed the nodes that hold it; default all nodes, which protects against outsiders only.
         private_variance: s >= 0, of noise that every node keeps to itself.
-    Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; groups that are
-        empty, repeat a node or name one that is not there; no noise at all.
+    Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; no noise at all.
     """
     n = dynamics.num_nodes
     checked_groups(() if groups is None else groups, n)
@@ -175,8 +170,8 @@ def corn(
     coalition_size >= 1.
 
     Args: as for `factorization.optimal_covariance`; horizon: default one step as published, or with weights all
-        steps of the run; all_shared: all noise comes from one seed of all nodes, as in the published Algorithm 1
-        (`SpatialFactorization.with_all_shared`); by default a node keeps noise of the least eigenvalue of R to itself.
+        steps of the run; all_shared: all noise comes from one seed of all nodes, as published; by default a node keeps
+        noise of the least eigenvalue of R to itself.
     Raises: InvalidInput: all_shared beside groups or coalition_size.
     """
     if check.flag(all_shared=all_shared) and (groups is not None or coalition_size):
@@ -209,8 +204,6 @@ def corn_pairwise(
     """The pairwise-constrained CorN-DSGD: sigma_ldp^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
     Args: all_shared: all noise comes from one seed of all nodes; by default both ends of an edge hold its own.
-    Source: arXiv:2501.14644v2, the baseline of its problem (9), whose condition on disjoint edges leaves open that the
-        noises of edges which share a node are independent.
     """
     shared = check.flag(all_shared=all_shared)
     solved = optimal_pairwise(dynamics, **_counted(participation, horizon, weights))
@@ -273,8 +266,7 @@ def spatio_temporal_noise(
 def kronecker(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
 
-    Args: those of `factorization.optimal_kronecker`. With one seed for all nodes it protects against outsiders;
-        insiders are held off by seed groups, private noise and coalition_size >= 1.
+    For insiders as `corn`.
     """
     return _converged(given, solved, default_tolerance(given.get("groups"), given.get("coalition_size", 0)))
 
@@ -284,8 +276,7 @@ def kronecker(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> 
 def per_mode(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
 
-    Never worse than the best of `kronecker` up to the tolerance, at which the product it begins with is solved.
-    Args: those of `factorization.optimal_per_mode`.
+    Never worse than `kronecker` up to the tolerance.
     """
     return _converged(given, solved, PER_MODE_TOLERANCE)
 
@@ -293,10 +284,7 @@ def per_mode(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> L
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @solved_by(optimal_joint)
 def joint(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
-    """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
-
-    Args: those of `factorization.optimal_joint`.
-    """
+    """The best noise of any correlation over steps and nodes, against outsiders; for small T n."""
     return _converged(given, solved, USUAL_TOLERANCE)
 
 

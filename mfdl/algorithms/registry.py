@@ -47,13 +47,11 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
 
 
 def find_entry(name: str) -> MechanismEntry | None:
-    """The entry of a name; None for a file or an object."""
     base = split(name)[0]
     return MECHANISMS.get(base) or OF_BALLS_IN_BINS.get(base)
 
 
 def is_of_balls_in_bins(name: str) -> bool:
-    """Whether a mechanism is for balls-in-bins alone and for a target."""
     return split(name)[0] in OF_BALLS_IN_BINS
 
 
@@ -63,13 +61,11 @@ def serves(name: str, scheme: str) -> bool:
 
 
 def settable_parameters(name: str) -> Mapping[str, Parameter]:
-    """Parameters that `--set` can give a mechanism's builder."""
     entry = find_entry(name)
     return {} if entry is None else entry.parameters
 
 
 def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as arguments of a mechanism's builder."""
     entry, given = find_entry(name), list(settings)
     if entry is None and given:
         raise InvalidInput(f"mechanism {name!r} has no parameters, got {given[0]!r}.")
@@ -90,9 +86,8 @@ def check_name(name: str) -> str:
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     """The named algorithm with its parameters (see MECHANISMS).
 
-    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
-    the weights. `file:FILE` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
-    shared by all nodes is taken on any graph. For secret bins it is what it is where the same bins are public.
+    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included. `file:FILE` is
+    MF-D-SGD with that file's encoder, or the noise of its factorization.
     Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
         participation, or, if its noise is not one encoder for all nodes, for other nodes or gossip.
     """

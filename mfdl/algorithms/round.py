@@ -89,7 +89,6 @@ class Round:
         return cls(*given) if like is None else like.with_maps(**dict(zip(SHAPES, given, strict=True)))
 
     def with_maps(self, **maps: Map) -> Round:
-        """This round with other maps, by name."""
         other = copy.copy(self)
         other._take({name: matrix for name, matrix in maps.items() if matrix is not getattr(self, name)})
         return other
@@ -109,12 +108,10 @@ class Round:
 
     @property
     def noise_enters_with_gradients(self) -> bool:
-        """Whether Q = R and J = L."""
         pairs = zip(self._entering("gradient"), self._entering("noise"), strict=True)
         return all(a is b or map_digest(a) == map_digest(b) for a, b in pairs)
 
     def maps(self) -> list[sp.csr_array]:
-        """The maps that are not zero."""
         return [matrix for name in MAPS if (matrix := getattr(self, name)) is not None]
 
     @property
@@ -122,7 +119,6 @@ class Round:
         return any(matrix is not None for matrix in self._entering("gradient") + self._entering("noise"))
 
     def driven_by(self, source: Source) -> RecursionMaps:
-        """The recursion with the gradients, or the injected noise, as input."""
         Q, J = self._entering(source)
         return RecursionMaps(self.message_from_state, Q, self.state_from_message, self.state_from_state, J)
 
@@ -170,7 +166,6 @@ class LinearRecursion:
 
     @cached_property
     def num_steps(self) -> int:
-        """T, the number of gradient steps."""
         return max(self.step_of_round) + 1
 
     @property
@@ -179,7 +174,6 @@ class LinearRecursion:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes by the words of SHAPES."""
         return {
             "messages": self.messages_per_round,
             "state": self.model_from_state.shape[1],
@@ -210,7 +204,6 @@ class LinearRecursion:
 
     @cached_property
     def messages_from_injected_noise(self) -> OutputRecursion:
-        """All message rows <- injected noise."""
         return self._recursion(OutputRecursion, "noise")
 
     @property
@@ -223,11 +216,9 @@ class LinearRecursion:
         return self._recursion(StateRecursion, "gradient", model_from_state=self.model_from_state, final=final)
 
     def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
-        """The same models <- injected noise."""
         return self._recursion(StateRecursion, "noise", model_from_state=self.model_from_state, final=final)
 
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
-        """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
 
 

@@ -1,7 +1,6 @@
 """The matrices of an algorithm as the papers write them, A, B, C, W_T; and what an observer can compute exactly.
 
-What is looked at (messages, or models) is O = A G + B Z in the stacked gradients G and the base noise Z, and the papers
-factorize A = B C. All of them come from the maps that the algorithm runs with:
+Messages, or models, are O = A G + B Z in the stacked gradients G and base noise Z, and the papers factorize A = B C:
 
     A = S W_T Q      Q: how gradients enter messages, W_T: all messages <- what enters them, S: the rows looked at
     B = A N          N: injected noise <- Z, where noise enters as gradients do, else S (all messages <- Z)
@@ -115,7 +114,6 @@ class Workload:
 
     @cached_property
     def A(self) -> Matrix:
-        """Rows <- G."""
         algorithm, S, blocks = self.algorithm, self.S, [self.algorithm.num_nodes] * self.algorithm.num_steps
         direct = all(kind.state_from_gradient is None for kind in algorithm.kinds)
         formula = _product(S, self.W_T, self.Q) if direct else _product(S, "(messages <- G)")
@@ -132,7 +130,7 @@ class Workload:
 
     @cached_property
     def C(self) -> Matrix:
-        """The encoder, A = B C. Raises UnsupportedMechanism: there is none, or it takes arrays too large to say."""
+        """The encoder, A = B C. Raises: UnsupportedMechanism: none, or it takes arrays too large to say."""
         if self._right_inverse is not None:
             return self._right_inverse
         if not self.N.shape[1]:
@@ -174,7 +172,7 @@ class Workload:
 
     @cached_property
     def M(self) -> Matrix:
-        """Rows <- start models theta_0: blocks W^r for plain gossip. Raises UnsupportedMechanism: as `S`."""
+        """Rows <- start models theta_0: blocks W^r for plain gossip. Raises: as `S`."""
         algorithm, size = self.algorithm, self.algorithm.messages_per_round
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
@@ -185,7 +183,6 @@ class Workload:
         return Matrix(self.S.operator @ (after @ operator), "M", self.S.blocks[0], [algorithm.num_nodes])
 
     def _rounds(self, enter: Map) -> list[RecursionMaps]:
-        """Recursion of messages from their inputs."""
         maps = [
             RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
             for kind in self.algorithm.kinds
@@ -202,10 +199,7 @@ class Workload:
 
     @cached_property
     def S(self) -> Matrix:
-        """Rows <- all messages: those that are sent, or the models made of them.
-
-        Raises UnsupportedMechanism: models are made of more than the messages of their round.
-        """
+        """Rows <- all messages. Raises: UnsupportedMechanism: models are made of more than the messages of a round."""
         algorithm, M = self.algorithm, self.algorithm.model_from_state
         if self.rows == "messages":
             sent, name = algorithm.sent, "I" if algorithm.sent.all() else "S"
@@ -225,7 +219,6 @@ class Workload:
 
     @cached_property
     def commutation(self) -> Matrix:
-        """K, time-major <- node-major."""
         return _commutation(self.algorithm.num_steps, self.algorithm.num_nodes)
 
     @cached_property
@@ -368,11 +361,10 @@ def flow(algorithm: LinearRecursion, seen: Mask, known_gradients: Mask, known_no
 def separates_private_noise(algorithm: LinearRecursion) -> bool:
     """Whether, with all that is sent seen, a node's private noise says nothing of any other node.
 
-    Then what hides a node is the same for one who knows all other noise, and one view serves every victim. Private is
-    what one node alone holds. With known quantities taken off, rows of a view are linked where they share a hidden
-    state, a message, a gradient or a part of the noise; rows of two links are two views. So it is enough that no
-    link holds the gradients or the private noise of two nodes. Models may be released: each is a row. (Their average
-    would be one row of all nodes.)
+    Then one view serves every victim. Private is what one node alone holds. With known quantities taken off, rows of a
+    view are linked where they share a hidden state, a message, a gradient or a part of the noise; rows of two links are
+    two views. So it is enough that no link holds the gradients or the private noise of two nodes. Models may be
+    released: each is a row. (Their average would be one row of all nodes.)
     """
     n, T = algorithm.num_nodes, algorithm.num_steps
     holders = algorithm.holders
@@ -419,7 +411,7 @@ class _Patterns:
         return messages, sums, ~(carried | _touched(self.J, ~gradients) | _touched(self.L, ~slots))
 
     def _sums(self, readable: Mask, known: Mask) -> Mask:
-        """Injected sums that rows of Q show: those which stand in a readable row beside known ones alone."""
+        """Injected sums that stand in a readable row of Q beside known ones alone."""
         rows = self.Q[np.flatnonzero(readable)]
         while True:
             alone = rows[np.flatnonzero(rows @ (~known).astype(float) == 1)]
@@ -433,7 +425,6 @@ _PATTERNS: WeakKeyDictionary[LinearRecursion, tuple[list[_Patterns], NDArray[np.
 
 
 def _patterns(algorithm: LinearRecursion) -> tuple[list[_Patterns], NDArray[np.intp]]:
-    """(the distinct patterns, which of them each kind of round has)."""
     if algorithm in _PATTERNS:
         return _PATTERNS[algorithm]
     sizes = algorithm.sizes

@@ -6,11 +6,10 @@ or `causal` and `joint` for the parts of these structures), never which class it
 
     N[(t, i), (s, k)] = F[i, k] E_k[t, s],    E_k = C_k^-1.
 
-Column k of the base noise becomes noise over time by its encoder C_k, and slot i of a step adds F[i, k] times it. With
-one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, for any holders: nodes alone,
-both ends of an edge, groups, or all. With one C per column and a square invertible F it is the inverse of
-sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1: a time correlation of its own for each mode of the nodes. Without
-an encoder noise is fresh in each step, without a factor each node has a column of its own; without columns it is zero.
+With one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, for any holders: nodes alone, both
+ends of an edge, groups, or all. With one C per column and a square invertible F it is the inverse of
+sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1. Without an encoder noise is fresh in each step, without a factor
+each node has a column of its own; without columns it is zero.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .encoder_arguments import Given, as_encoder, content, given_steps, unwrappe
 
 
 class NoiseOperator(StructuredOperator, abc.ABC):
-    """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders.
+    """N over time x injection slots; a noise of your own gives sizes, both products, `variances` and holders.
 
     Attributes:
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
@@ -62,22 +61,21 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def kind(self) -> str:
-        """Part of every content hash."""
         return type(self).__name__
 
     @property
     def causal(self) -> CausalNoise | None:
-        """This noise if N[(t, i), (s, k)] = F[i, k] E_k[t, s], else None."""
+        """This noise if it is one in columns, else None."""
         return None
 
     @property
     def joint(self) -> Dense | None:
-        """The encoder over time x nodes, time-major, of which N is the inverse; None for any other noise."""
+        """The encoder over time x nodes of which N is the inverse, else None."""
         return None
 
     @property
     def step_factor(self) -> sp.csr_array | None:
-        """F where each step adds F times base noise of its own, in all steps alike; None for any other noise."""
+        """F where each step adds F times base noise of its own, in all steps alike, else None."""
         return None
 
     @property
@@ -122,10 +120,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return self.to_dense().tobytes() + self.holders().toarray().tobytes()
 
     def scaled(self, slots: FloatArray) -> NoiseOperator:
-        """The same with slot i of every step multiplied by slots[i] > 0: diag(slots) N.
-
-        Raises: UnsupportedMechanism: a noise of the user's own.
-        """
+        """diag(slots) N in every step, slots > 0. Raises: UnsupportedMechanism: a noise of the user's own."""
         raise UnsupportedMechanism(
             f"noise {type(self).__name__} cannot be given another scale at each node; write it as a CausalNoise or a "
             "JointNoise of mfdl.noise."
@@ -139,13 +134,8 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""
         return (self.to_dense(),)
 
-    # ---- in pieces, for streams ----------------------------------------------------------------------------------
-
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], NoiseOperator]:
-        """(columns, N'): the columns of a step that the slots use, and N for these slots and columns alone.
-
-        Args: slots: distinct rows of a step, in the order wanted; default all.
-        """
+        """(columns of a step that the distinct slots use, N for these alone, in this order); default all slots."""
         if slots is None:
             return np.arange(self.columns_per_step), self
         used = np.zeros(self.columns_per_step, dtype=bool)
@@ -210,10 +200,9 @@ class CausalNoise(NoiseOperator):
 
     Args:
         encoder: C, shape (T, T) shared by all columns, or (columns, T, T), one per column; lower triangular with a
-            positive diagonal, so that the noise of step t needs base noise of steps <= t only. Or an encoder of
-            `mfdl.factorization.encoders`, whose C is never written out where it has structure. None: the identity.
-        factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k. None: the
-            identity, slot i injects column i.
+            positive diagonal. Or an encoder of `mfdl.factorization.encoders`, whose C is never written out where it has
+            structure. None: the identity.
+        factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k; None: column i.
         holders: bool (columns, n), dense or sparse: the nodes that hold each column (two for a pairwise secret). With
             one slot per node, node i adds what it holds and nothing else: F[i, k] = 0 unless i holds k. None: without
             a factor, each node holds its column.
@@ -308,11 +297,9 @@ class CausalNoise(NoiseOperator):
         return written_out(self.encoder)
 
     def column_encoder(self, column: int) -> FloatArray:
-        """C_k, shape (T, T); k is the node where there is no factor, or noise is local."""
         return _column_array(self.written.array, column, self.num_steps)
 
     def column_inverse(self, column: int) -> FloatArray:
-        """E_k = C_k^-1, shape (T, T)."""
         return _column_array(self.inverse, column, self.num_steps)
 
     @property
@@ -337,10 +324,7 @@ class CausalNoise(NoiseOperator):
         return CausalNoise(self.encoder, sp.diags_array(slots) @ self.mixing, self._holders, **self._sizes)
 
     def rounded(self, bits: int) -> CausalNoise:
-        """The same with the entries of its encoders rounded to multiples of 2^-bits.
-
-        Raises: InvalidInput: a diagonal entry that becomes zero.
-        """
+        """Entries of encoders rounded to multiples of 2^-bits. Raises: InvalidInput: a diagonal entry becomes zero."""
         if (C := self.written.array) is None:
             return self
         return CausalNoise(np.round(C * 2.0**bits) / 2.0**bits, self.factor, self._holders, **self._sizes)
@@ -360,8 +344,6 @@ class CausalNoise(NoiseOperator):
         over_time = np.asarray(self.encoder.noise_variances)
         rows = over_time.T.copy() if over_time.ndim == 2 else np.repeat(over_time[:, None], columns, axis=1)
         return rows if self.factor is None else np.asarray(rows @ self.factor.power(2).T)
-
-    # ---- products --------------------------------------------------------------------------------------------------
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
         return self.written.noise_block(rows, columns, base)
@@ -383,7 +365,6 @@ class CausalNoise(NoiseOperator):
         return self.written.absolute_transposed_solve(blocks).reshape(self.shape[1], X.shape[1])
 
     def _gathered(self, F: sp.csr_array | None, X: FloatArray) -> FloatArray:
-        """F^T x of each step, shape (T, columns, d)."""
         blocks = X.reshape(self.num_steps, self.slots_per_step, X.shape[1])
         return blocks if F is None else _mixed(sp.csr_array(F.T), blocks)
 
@@ -469,7 +450,6 @@ class SpatioTemporalNoise(CausalNoise):
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
-    """Whether a factor multiplies each column by a number of its own, > 0; None is the identity."""
     if factor is None:
         return True
     return factor.shape == (factor.nnz,) * 2 and bool((factor.diagonal() > 0).all())

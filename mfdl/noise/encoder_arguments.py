@@ -202,7 +202,6 @@ def require_stepped(encoder: Encoder) -> None:
 
 
 def _streamed(encoder: Encoder, Z: FloatArray) -> FloatArray:
-    """The rows that a `NoiseStream` makes: sums of fresh rows where these are kept, else those of `advance`."""
     if not encoder.keeps_fresh_rows:
         stepper = encoder.stepper(Z.shape[1:])
         return np.stack([stepper.step(fresh) for fresh in Z])

@@ -42,9 +42,7 @@ class ScheduledNoise(NoiseOperator):
         mixing: S, shape (T slots, T columns), time-major both, dense or sparse; S[(t, i), (r, k)] = 0 for r > t, and,
             with one slot for each node, unless i holds k.
         holders: bool (columns, n), at least one column: the nodes that hold each.
-
-    Raises: InvalidInput: another shape, an entry that needs noise of a later step, or one of a column that the node
-        does not hold; those of `CausalNoise`.
+    Raises: InvalidInput: where that does not hold; those of `CausalNoise`.
     Cost: a product takes O(nnz(S)) besides that of the columns. A stream keeps the base noise of all steps.
     """
 
@@ -154,8 +152,8 @@ class JointNoise(NoiseOperator):
             and inside a step any block that can be inverted (where C is lower triangular, its diagonal is positive).
         holders: bool (n, n): the nodes that hold each column of a step, at least those whose noise it enters in any
             step; "use" for exactly these. Default: all nodes hold all columns.
-    Raises: InvalidInput: another shape, an entry that needs noise of a later step, a singular block, entries beyond
-        LARGEST, a node that adds a column it does not hold. UnsupportedMechanism: T n above MAX_JOINT_SIZE.
+    Raises: InvalidInput: where that does not hold, a singular block, entries beyond LARGEST. UnsupportedMechanism: T n
+        above MAX_JOINT_SIZE.
     """
 
     in_blocks = fills_new_arrays = True
@@ -199,7 +197,6 @@ class JointNoise(NoiseOperator):
 
     @property
     def inverse(self) -> FloatArray:
-        """C^-1 as the executor uses it, shape (T n, T n)."""
         return self.encoder.inverse
 
     def holders(self) -> sp.csr_array:

@@ -47,7 +47,7 @@ class NoiseStream:
         tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
         slots: injection slots of a step, in the order wanted; default all.
 
-    Raises: InvalidInput: no noise operator, noise_std below 0, dim below 1, a slot out of range or twice.
+    Raises: InvalidInput: a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of at most BLOCK_STEPS steps and
@@ -126,28 +126,21 @@ class NoiseStream:
         return self._block[t - start]
 
     def release(self) -> None:
-        """Drops the cached rows, not the state of an encoder."""
+        """Drops the cached rows."""
         self._start, self._block = -1, np.zeros((0, 0, self.dim))
 
     def state(self) -> StreamState:
-        """State of an encoder with structure after the last requested step: `resume` goes on from it at once.
-
-        It is made of the noise, as secret as the keys. For noise without such an encoder there is nothing in it.
-        """
+        """State after the last requested step, as secret as the keys; empty without an encoder with structure."""
         return StreamState.nowhere() if self._stepped is None else self._stepped.state()
 
     def resume(self, state: StreamState) -> None:
-        """Goes on from the `state` of a stream of the same noise, keys, tensor and sizes; the steps are the same.
-
-        Raises: InvalidInput: a state of another stream.
-        """
+        """Goes on from the `state` of an equal stream. Raises: InvalidInput: a state of another stream."""
         check.instance(StreamState, state=state)
         if self._stepped is not None:
             self._stepped.resume(state)
             self.release()
 
     def _make(self, start: int, stop: int) -> FloatArray:
-        """nu (N Z) of some steps, shape (steps, slots, dim)."""
         if self._base is None:
             return np.zeros((stop - start, self._used.slots_per_step, self.dim))
         if self._stepped is not None:

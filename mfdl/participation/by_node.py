@@ -136,9 +136,8 @@ class ParticipationByNode(Participation):
         return cls(participations[check.integer_at_least(0, of_node=number)] for number in of_node)
 
     def _number_of_node(self) -> list[int]:
-        gathered = self.shared_by(range(self.num_nodes))
-        number_of = {node: number for number, (_, members) in enumerate(gathered) for node in members}
-        return [number_of[node] for node in range(self.num_nodes)]
+        distinct = self.distinct()
+        return [distinct.index(scheme) for scheme in self.participations]
 
 
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -148,11 +147,7 @@ def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _nodes(nodes: Sequence[int]) -> str:
-    """Ascending nodes in words, with ranges.
-
-    >>> _nodes([0, 1, 2, 5]), _nodes([4])
-    ('nodes 0-2, 5', 'node 4')
-    """
+    """Ascending nodes in words, with ranges: "nodes 0-2, 5"."""
     runs = [
         [node for _, node in run] for _, run in itertools.groupby(enumerate(nodes), key=lambda pair: pair[1] - pair[0])
     ]
@@ -179,7 +174,6 @@ class JointParticipation(Participation):
 
     @classmethod
     def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
-        """Raises: InvalidInput: same steps of differing schemes."""
         parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))

@@ -137,12 +137,8 @@ class BallsInBins(NumberedScheme, Sampled):
 class CyclicPoisson(EpochScheme, Sampled):
     """Each record has one step of every epoch, as in `Cyclic`, and joins it with probability `rate`, secretly.
 
-    Draws are independent over records and steps. Record r of a node has the steps t = r mod period: that is public.
-    Where columns of the encoder that are `period` apart do not overlap (at most `period` bands) the privacy loss is
-    that of Poisson sampling over as many steps as epochs (Choquette-Choo et al., arXiv:2306.08153).
-
-    >>> CyclicPoisson(epochs=20, period=16, rate=0.5).describe()
-    'cyclic Poisson sampling (epochs=20, period=16, rate=0.5)'
+    Record r of a node has the steps t = r mod period: that is public. Where columns of the encoder that are `period`
+    apart do not overlap the loss is that of Poisson sampling over as many steps as epochs (arXiv:2306.08153).
     """
 
     rate: float
@@ -168,9 +164,6 @@ class RandomAllocation(EpochScheme, Sampled):
 
     It is balls-in-bins with bins drawn anew for each epoch. With `per_epoch=False` a record joins `epochs` of all
     steps, uniformly without replacement (arXiv:2502.08202; balanced iteration subsampling in arXiv:2605.07072).
-
-    >>> RandomAllocation(epochs=20, period=16).describe()
-    'random allocation (epochs=20, period=16)'
     """
 
     per_epoch: bool = True
@@ -205,9 +198,9 @@ class RandomAllocation(EpochScheme, Sampled):
 class MinSeparationSampling(StepScheme, Sampled):
     """Each record joins a step with probability `rate` unless it joined in the last `separation` - 1 steps, secretly.
 
-    Draws are independent over records. At the start a record waits w steps, w = 1, .., separation - 1 with probability
-    rate / (1 + (separation - 1) rate) each, else 0, so that the expected batch size is the same in every step. It is
-    b-min-sep subsampling with a warm start (Dong and Ganesh, arXiv:2602.09338, Algorithm 2).
+    At the start a record waits w steps, w = 1, .., separation - 1 with probability rate / (1 + (separation - 1) rate)
+    each, else 0: expected batch sizes are equal. It is b-min-sep subsampling with a warm start (arXiv:2602.09338,
+    Algorithm 2).
 
     >>> MinSeparationSampling(steps=320, separation=16, rate=0.2).expected_rate
     0.05

@@ -1,10 +1,9 @@
 """Participation: the sets of steps in which one record may take part.
 
-A pattern belongs to one node and is a set of steps. The privacy unit (a record, or a user's whole data set)
-moves only the gradients of its own node at the steps of one pattern. Only what can happen counts: `Cyclic`
-holds while the record-to-step map is fixed over the epochs, public, and independent of which other records are
-present. Epochs that are reshuffled are `OncePerEpoch`, another scheme with a larger sensitivity; an order in
-which only the gaps between uses are sure is `MinSeparation`.
+The privacy unit moves only the gradients of its own node at the steps of one pattern. Only what can happen counts:
+`Cyclic` holds while the record-to-step map is fixed over the epochs, public, and independent of which other records are
+present. Epochs that are reshuffled are `OncePerEpoch`, with a larger sensitivity; where only gaps between uses are sure
+it is `MinSeparation`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class SchemeEntry(Entry):
 
     @property
     def takes(self) -> set[str]:
-        """Parameters of epochs, period and steps that it needs."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
     def from_run(self, **run: Any) -> Any:
@@ -68,16 +66,10 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def patterns_of_record(self) -> PatternSet:
-        """The maximal sets of steps in which one record may take part.
-
-        Raises: UnsupportedMechanism: there are none that hold for every node's records, or none that may be known.
-        """
+        """The maximal sets of steps. Raises: UnsupportedMechanism: none that every node's records have, or public."""
 
     def patterns(self) -> Iterator[Pattern]:
-        """The maximal sets of steps in turn, each sorted, shape (k,).
-
-        Raises: UnsupportedMechanism: they are not listed.
-        """
+        """The maximal sets, each sorted, shape (k,). Raises: UnsupportedMechanism: they are not listed."""
         try:
             return self.patterns_of_record().patterns()
         except NotImplementedError as error:
@@ -90,11 +82,7 @@ class Participation(abc.ABC):
 
     @property
     def in_every_step(self) -> bool:
-        """Whether the one pattern, at every node, is the set of all steps.
-
-        >>> Cyclic(epochs=3, period=1).in_every_step, Cyclic(epochs=3, period=2).in_every_step
-        (True, False)
-        """
+        """Whether the one pattern, at every node, is the set of all steps."""
         return self.patterns_of_record().in_every_step
 
     @property
@@ -104,19 +92,19 @@ class Participation(abc.ABC):
 
     @property
     def fed_every(self) -> int | None:
-        """b, where training feeds step t the records of class t mod b; None where it has no rule for the scheme."""
+        """b, where training feeds step t the records of class t mod b; None without such a rule."""
         if self.cycle is not None:
             return self.cycle
         return 1 if self.in_every_step else None
 
     @property
     def num_bins(self) -> int | None:
-        """b, where each record draws one of b bins, secretly; None where none is drawn."""
+        """b, where each record secretly draws one of b bins, else None."""
         return None
 
     @property
     def public(self) -> Participation:
-        """The scheme that an encoder is made for: this one unless participation is drawn secretly."""
+        """The scheme that an encoder is made for, another one where steps are drawn secretly."""
         return self
 
     def first_steps(self, steps: int) -> Participation:
@@ -130,17 +118,14 @@ class Participation(abc.ABC):
         raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
 
     def require_public(self, refusal: str = "") -> None:
-        """Raises: UnsupportedMechanism: participation is drawn secretly, so there are no patterns."""
+        """Raises: UnsupportedMechanism: participation is drawn secretly."""
         if self.secret and refusal:
             raise UnsupportedMechanism(refusal)
         if self.secret:
             self.patterns_of_record()
 
     def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
-        """The patterns of which each record draws one, for a mechanism `name` that is for balls-in-bins.
-
-        Raises: UnsupportedMechanism: another participation, for which `otherwise` is the mechanism to take.
-        """
+        """The patterns of which each record draws one. Raises: UnsupportedMechanism: no balls-in-bins."""
         raise UnsupportedMechanism(
             f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {self.describe()}; take {otherwise}."
         )
@@ -174,11 +159,9 @@ class Participation(abc.ABC):
 
     @property
     def num_nodes(self) -> int | None:
-        """Number of nodes it was given for; None: any."""
         return None
 
     def require_nodes(self, num_nodes: int) -> None:
-        """Raises: InvalidInput: it was given for another number of nodes."""
         if self.num_nodes not in (None, num_nodes):
             raise InvalidInput(
                 f"participation is given for {self.num_nodes} nodes, but there are {num_nodes}; give one participation "
@@ -368,7 +351,7 @@ class Explicit(Participation):
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(EpochScheme):
-    """One step, any, in each of `epochs` epochs of `period` steps, b^k patterns: data reshuffled before each epoch.
+    """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
 
     >>> [p.tolist() for p in OncePerEpoch(epochs=2, period=2).patterns()]
     [[0, 2], [0, 3], [1, 2], [1, 3]]
