@@ -125,7 +125,6 @@ class Mechanism(Calibrated):
 
     @property
     def sampling(self) -> Sampled | None:
-        """The participation where batches are drawn secretly, else None."""
         scheme = self.algorithm.participation
         return cast("Sampled", scheme) if scheme.secret else None
 

@@ -226,7 +226,6 @@ class _Blocks:
         return np.asarray(mean + price * np.eye(mean.shape[1]))
 
     def noise(self, covariances: FloatArray) -> ScheduledNoise:
-        """Noise with these covariances over the columns of each block, (blocks, L, L)."""
         factors = [np.linalg.cholesky(S[:size, :size]) for S, size in zip(covariances, self.sizes, strict=True)]
         rows, columns = [], []
         for places, size in zip(self.places, self.sizes, strict=True):

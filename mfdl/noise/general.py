@@ -135,7 +135,6 @@ MAX_JOINT_SIZE = 4096
 
 
 def require_joint_size(num_steps: int, num_nodes: int, instead: str) -> None:
-    """Raises: UnsupportedMechanism: T n above MAX_JOINT_SIZE; `instead` says what to use then."""
     if (size := num_steps * num_nodes) > MAX_JOINT_SIZE:
         raise UnsupportedMechanism(
             f"noise of any correlation over time and nodes takes an array of (T n)^2 and is limited to T n = "
