@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, from_maps
-from mfdl.algorithms.checks import used_by_others
+from mfdl.algorithms.building import used_by_others
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput

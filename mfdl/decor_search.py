@@ -1,8 +1,7 @@
 """Noise of DECOR for a privacy target: pairs (sigma_ldp, sigma_cor), none of which exceeds it.
 
-A target fixes, for every sigma_ldp between CDP's and LDP's, the smallest sigma_cor that meets it. Which pair
-trains best depends on the task, so several are returned for tuning. The search is by the price of one step; what is
-returned is calibrated with the exact accountant, so every pair meets the target whatever the search did.
+A target fixes the least sigma_cor for every sigma_ldp between CDP's and LDP's; several pairs are returned for tuning.
+The search is by the price of one step; the result is calibrated with the exact accountant and meets the target.
 """
 
 from __future__ import annotations
@@ -55,19 +54,16 @@ def decor_deviations(
 
     Args:
         privacy: trust model, adjacency, clipping and unit alone. Trust is Eavesdropper() (the default),
-            Colluding(colluders), or Coalitions(q); Coalitions(1) is every single node. The published setting has unit
-            "user" and replace-one.
+            Colluding(colluders), or Coalitions(q). The published setting has unit "user" and replace-one.
         epsilon with delta, or mu: the target of Gaussian DP.
-        participation: public, or PoissonSampling(rate, steps): example level, docs/sampling_theorem.md.
+        participation: public, or PoissonSampling(rate, steps): docs/sampling_theorem.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
             of the papers allows (epsilon only); "corollary" the closed form, one pair (user level, replace-one). With
-            sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" what Rényi accounting of the sampling
-            asks.
-        positions: places of sigma_ldp between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
-            itself would need infinite sigma_cor.
+            sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" that of Rényi accounting.
+        positions: places of sigma_ldp between its bounds, in (0, 1]; 1 is independent noise alone.
 
-    Returns: one DecorDeviations per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
-    Raises: InvalidInput: no such budget or target; a trust model that is none of these; unit "user" with sampling.
+    Returns: one DecorDeviations per position, in order.
+    Raises: InvalidInput: no such budget or target; another trust model; unit "user" with sampling.
     Source: arXiv:2405.01031, Appendix D.1; docs/claims.md lists what is wrong in it under that item.
     """
     check.instance(Dynamics, dynamics=dynamics)
@@ -120,16 +116,12 @@ def corollary_noise(
         sigma_ldp^2 = 32 C^2 T L / ((n - q) epsilon^2)
         sigma_cor^2  = 32 C^2 T L / (a_q epsilon^2),  L = log(1 / delta)
 
-    Args: num_colluders: q. clip_norm: C. num_steps: T.
-    Guarantees: (epsilon, delta) for epsilon up to 2.343 L, by the theorem of the paper; a_q is the least algebraic
-        connectivity without q nodes.
+    q = num_colluders, C = clip_norm, T = num_steps; a_q: the least algebraic connectivity without q nodes.
     Raises: InvalidInput: epsilon above 2.343 L, q nodes disconnect the graph, or a number out of range.
     Source: arXiv:2405.01031, Corollaries 3 and 12.
     """
-    epsilon = check.positive(epsilon=epsilon)
-    L = -math.log(check.open_unit(delta=delta))
-    C = check.positive(clip_norm=clip_norm)
-    T = check.integer_at_least(1, num_steps=num_steps)
+    epsilon, L = check.positive(epsilon=epsilon), -math.log(check.open_unit(delta=delta))
+    C, T = check.positive(clip_norm=clip_norm), check.integer_at_least(1, num_steps=num_steps)
     if epsilon > COROLLARY_RANGE * L:
         raise InvalidInput(
             f"epsilon must be at most 2.343 log(1/delta) = {COROLLARY_RANGE * L:.4g} for this corollary, got "
@@ -148,10 +140,7 @@ def corollary_noise(
 
 
 def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) -> list[float]:
-    """For each place of sigma_ldp the least sigma_cor^2 / sigma_ldp^2 that buys the price of a step asked for.
-
-    It is the same for every target, clipping norm and number of steps: these scale both standard deviations.
-    """
+    """The least sigma_cor^2 / sigma_ldp^2 for each place of sigma_ldp: the same for every target, clipping and T."""
     # the price, which falls with the ratio, in units of 1 / sigma_ldp^2: sigma_ldp^2 = price(ratio)
     cheapest = math.sqrt(price(MOST_PAIRWISE**2))
     ratios = []
@@ -181,7 +170,6 @@ def _coalition_size(trust: TrustModel) -> int:
 
 
 def _spent_sampled(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
-    """The same with balls-in-bins, as `calibrate` takes it."""
     if mu is not None or epsilon is None or delta is None:
         raise InvalidInput(
             "with sampling the target is epsilon with delta, e.g. epsilon=2, delta=1e-5; there is no mu."
@@ -190,7 +178,6 @@ def _spent_sampled(budget: str, mu: float | None, epsilon: float | None, delta: 
 
 
 def _spent(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
-    """What a budget may spend, as `calibrate` takes it."""
     if (mu is None) == (epsilon is None):
         raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
     if mu is not None:

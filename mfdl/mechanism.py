@@ -1,10 +1,7 @@
 """Mechanism = algorithm + noise scale + guarantee under a trust model, for every participation.
 
-`account` reads the guarantee of a given noise; `calibrate` finds the least noise for a target and never exceeds
-it. Both call the same functions, and the executor runs the very algorithm that was accounted.
-
-The unit of privacy, a record or a user's whole data set, is fixed here and stays with the mechanism: its guarantee
-says it, the executor clips accordingly, and mechanisms of two units never emit the same noise.
+The executor runs the very algorithm that was accounted. The unit of privacy, a record or a user's whole data set, stays
+with the mechanism: the executor clips accordingly, and mechanisms of two units never emit the same noise.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class Calibrated(Shown):
 
     @property
     def noise_std(self) -> float:
-        """nu, standard deviation of Z on sums of clipped gradients, or on clipped mean gradients at user level."""
+        """nu, standard deviation of Z on sums of clipped gradients, at user level on clipped mean gradients."""
         return self.guarantee.noise_std
 
     @property
@@ -67,14 +64,9 @@ class Calibrated(Shown):
 class Mechanism(Calibrated):
     """An algorithm with the standard deviation of its base noise and what that guarantees: what `replay` trains.
 
-    Attributes:
-        algorithm: the LinearAlgorithm that trains and was accounted.
-        guarantee: what holds, and under which circumstances; noise scale, clipping and unit are read off it.
-        trust: the trust model that it was accounted under, where it is at hand.
-
-    Raises: InvalidInput: a guarantee that was not accounted (a statement written by hand), of another
-        algorithm or participation (say, by `dataclasses.replace`), of several runs, or of a unit that the algorithm
-        cannot have (`require_unit`).
+    Attributes: trust: the trust model that it was accounted under, where it is at hand.
+    Raises: InvalidInput: a guarantee that was not accounted, of another algorithm or participation, of several runs, or
+        of a unit that the algorithm cannot have (`require_unit`).
     """
 
     algorithm: LinearAlgorithm
@@ -107,12 +99,8 @@ class Mechanism(Calibrated):
                 f"a mechanism needs the guarantee of one run, and this one is of {guarantee.composed}; calibrate or "
                 "account anew."
             )
-        if self.trust is not None:
-            self._require_trust(self.trust)
-
-    def _require_trust(self, trust: TrustModel) -> None:
-        guarantee = self.guarantee
-        if trust.fingerprint(self.algorithm) != Fingerprint.parse(guarantee.fingerprint).trust:
+        trust, accounted = self.trust, Fingerprint.parse(guarantee.fingerprint).trust
+        if trust is not None and trust.fingerprint(self.algorithm) != accounted:
             raise InvalidInput(
                 f"the guarantee is for another trust model: it is under {guarantee.trust!r}, against "
                 f"{guarantee.attacker}, and the one given is {trust.name!r}, against {trust.attacker}; give the one "
@@ -120,10 +108,7 @@ class Mechanism(Calibrated):
             )
 
     def require_unchanged(self) -> None:
-        """Raises InvalidInput where the algorithm is not, or no longer, the one that was accounted.
-
-        Cost: that of the algorithm's content hash.
-        """
+        """Raises: InvalidInput: the algorithm is not, or no longer, the one that was accounted."""
         if self.sampling is not None:
             from .privacy.sampled_views import require_noise_with_gradients
 
@@ -133,16 +118,13 @@ class Mechanism(Calibrated):
         actual = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
         accounted.require(actual, subject="the guarantee is")
 
-    # ---- what the guarantee says -------------------------------------------------------------------------
-
     @property
     def lipschitz(self) -> float | None:
-        """L on which the guarantee rests (shift reduction), or None if it rests on none."""
+        """L on which the guarantee rests (shift reduction), if any."""
         return self.guarantee.lipschitz
 
     @property
     def sampling(self) -> Sampled | None:
-        """The participation whose batches are drawn secretly; None where it is public."""
         scheme = self.algorithm.participation
         return cast("Sampled", scheme) if scheme.secret else None
 
@@ -161,24 +143,16 @@ class Mechanism(Calibrated):
     def _figure(self) -> Figure | None:
         return self.algorithm._figure()
 
-    # ---- files -------------------------------------------------------------------------------------------
-
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the mechanism to exactly this path, whole or not at all; nothing in it is code, and no key.
 
-        Held: the maps, the noise by encoder and factor, gossip with its labels, participation, the factorization, noise
-        scale, clipping, the guarantee with seal and fingerprint, and a trust model of `mfdl.trust` by its parameters.
-
-        Raises: InvalidInput: the path cannot be written, or the algorithm has noise, gossip or participation of a class
-            of your own, which is code.
+        Held are algorithm, factorization, the guarantee with seal and fingerprint, and a trust model of `mfdl.trust`.
+        Raises: InvalidInput: the path cannot be written, or a part of the algorithm is of a class of your own.
         """
         return archive.write(path, MECHANISM, self.stored_fields())
 
     def stored_fields(self) -> dict[str, Any]:
-        """What of a mechanism is in a file, its own or that of a run.
-
-        Raises: InvalidInput: an algorithm that a file cannot hold, or that would come back as another one.
-        """
+        """Raises: InvalidInput: an algorithm that a file cannot hold, or that would come back as another one."""
         if archive.copied(self.algorithm, "the algorithm").content_hash != self.accounted:
             raise InvalidInput(
                 f"algorithm {self.algorithm.name!r} cannot be saved: read back it would not be the one that was "
@@ -198,19 +172,16 @@ class Mechanism(Calibrated):
 
         Args:
             anew: account the guarantee anew at the noise of the file. False, or a trust model of your own that is not
-                given: the guarantee is taken as stated, and it and the mechanism say so (`guarantee.source`).
-            trust: who sees and knows what, where you do not leave that to the file: the guarantee must be under it.
-
+                given: the guarantee is taken as stated, and says so (`guarantee.source`).
+            trust: where you do not leave that to the file: the guarantee must be under it.
         Guarantees:
-            Recomputed always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm
-            and participation (and of the trust model, where there is one), the seal, and that the curve has no more
-            noise than sensitivity, noise and adjacency give. With `anew` the sensitivity and the curve too: no number
-            is below what accounting gives here, whatever the file says. Without it the sensitivity is trusted: hashes
-            are against damage and careless edits, not forgers.
+            Checked always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm,
+            participation and trust model, the seal, and that the curve has no more noise than sensitivity, noise and
+            adjacency give. With `anew` no number is below what accounting gives here, whatever the file says. Without
+            it the sensitivity is trusted: hashes are against damage and careless edits, not forgers.
         Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
             trust model or with a smaller mu or epsilon than is accounted; of secret sampling, a trust model of your own
             that is not given.
-        Cost: of `anew`, that of the accounting in `account`.
         """
         stored = archive.read(path, MECHANISM)
         with archive.refusing(path, MECHANISM):
@@ -218,7 +189,7 @@ class Mechanism(Calibrated):
 
     @classmethod
     def of_file(cls, stored: Mapping[str, Any], *, anew: bool, trust: TrustModel | None) -> Mechanism:
-        """Of `stored_fields`, of which the guarantee is a claim: see `load`."""
+        """From `stored_fields`, of which the guarantee is a claim: see `load`."""
         algorithm, model = stored["algorithm"], stored["trust"] if trust is None else trust
         check.instance(LinearAlgorithm, algorithm=algorithm)
         if model is not None:
@@ -243,7 +214,6 @@ class Mechanism(Calibrated):
         return mechanism if mechanism.trust is None else mechanism._accounted_anew(mechanism.trust)
 
     def _accounted_anew(self, trust: TrustModel) -> Mechanism:
-        """The same with a guarantee that was accounted here, whatever the file says."""
         old = self.guarantee
         samples, tries = getattr(old.curve, "sampling", None), getattr(old.curve, "trial", 0)
         methods = (samples,) if samples else ("exact",) if old.bound == "exact" else ("certified", "exact")
@@ -258,7 +228,6 @@ class Mechanism(Calibrated):
         return Mechanism(self.algorithm, new, trust)
 
     def _guarantee_of(self, algorithm: LinearAlgorithm, trust: TrustModel, method: Any, tries: int = 0) -> Guarantee:
-        """Of an algorithm at the noise of this one, under the same conditions."""
         old = self.guarantee
         about = Privacy(
             trust,
@@ -277,9 +246,7 @@ class Mechanism(Calibrated):
         """What all messages of the first steps guarantee, an upper bound; None of no step: nothing was sent.
 
         Where the messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs.
-        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run.
-
-        Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
+        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run. Cost: that of `account`.
         """
         T, whole = self.algorithm.num_steps, self.guarantee
         if check.integer_at_least(0, steps=steps) > T:
@@ -298,12 +265,10 @@ class Mechanism(Calibrated):
     @functools.cached_property
     def plan(self) -> dict[str, str]:
         """Hashes of what all nodes of a run must have in common, by name, and the clipping in words."""
-        algorithm, dynamics = self.algorithm, self.algorithm.dynamics
-        noise = algorithm.noise
+        algorithm, dynamics, noise = self.algorithm, self.algorithm.dynamics, self.algorithm.noise
+        graph = communication_graph(dynamics.gossip, algorithm.num_steps * dynamics.gossip_rounds)
         return {
-            "graph": graphs.content_hash(
-                communication_graph(dynamics.gossip, algorithm.num_steps * dynamics.gossip_rounds)
-            ),
+            "graph": graphs.content_hash(graph),
             "gossip": dynamics.gossip.content_hash,
             "participation": participation_hash(algorithm.participation),
             "noise": short_hash(noise.kind, noise.content(), repr(self.noise_std)),
@@ -312,10 +277,7 @@ class Mechanism(Calibrated):
         }
 
     def require_plan(self, theirs: Mapping[str, Any], sender: str) -> None:
-        """Compares the `plan` of another node with this one, before the first message.
-
-        Raises: InvalidInput: naming the first field that differs.
-        """
+        """Raises: InvalidInput: the `plan` of another node differs, with the first field that does."""
         for field, mine in self.plan.items():
             if theirs.get(field) != mine:
                 raise InvalidInput(
@@ -325,12 +287,10 @@ class Mechanism(Calibrated):
 
     @property
     def accounted(self) -> str:
-        """Content hash of the algorithm that was accounted."""
         return Fingerprint.parse(self.guarantee.fingerprint).algorithm
 
     @property
     def unit(self) -> str:
-        """Whose data the guarantee protects: "record", or "user"."""
         return self.guarantee.unit
 
     @property
@@ -338,15 +298,15 @@ class Mechanism(Calibrated):
         """How much noise the guarantee leaves in the models after averaging; the smaller of two mechanisms is better.
 
         With public batches sensitivity^2 times the noise in the models for unit nu, which `factorize` minimises: it
-        depends on no budget, and the variance is (record_shift / mu)^2 times as large. With secret sampling, where no
-        such scaling exists, (nu / clip_norm)^2 times the same noise: compare it at one epsilon and delta. Both are for
-        a first learning rate of 1, and 0 without noise. Of large graphs estimated, as `objective_error` says.
+        depends on no budget, and the variance is (record_shift / mu)^2 times as large. With secret sampling
+        (nu / clip_norm)^2 times the same noise: compare it at one epsilon and delta. Both are for a first learning rate
+        of 1. Of large graphs estimated, as `objective_error` says.
         """
         return self._objective.value
 
     @property
     def objective_error(self) -> float:
-        """Half the width of the 95 % interval of `objective`; 0 where that is exact (`algorithms.noise_error`)."""
+        """Half the width of the 95 % interval of `objective`; 0 where that is exact."""
         return self._objective.error
 
     @functools.cached_property
@@ -354,7 +314,6 @@ class Mechanism(Calibrated):
         return self._of_noise(self._noise_error)
 
     def _of_noise(self, error: Estimate) -> Estimate:
-        """Times the squared noise of a multiplier of 1, which says nothing where there is no noise."""
         if self.algorithm.noise.is_zero:
             return error
         scale = self.guarantee.sensitivity if self.sampling is None else self.noise_std / self.clip_norm
@@ -367,10 +326,7 @@ class Mechanism(Calibrated):
         return noise_error(self.algorithm)
 
     def objective_for(self, weights: ErrorWeights) -> Estimate:
-        """`objective` with other error weights, and with the curvature of the loss if they have one.
-
-        Raises: InvalidInput, UnsupportedMechanism: as `algorithms.noise_error`.
-        """
+        """`objective` with other error weights. Raises: as `algorithms.noise_error`."""
         from .algorithms import noise_error
 
         return self._of_noise(noise_error(self.algorithm, weights=weights))
@@ -379,8 +335,7 @@ class Mechanism(Calibrated):
     def model_variance(self) -> float:
         """Variance of the noise in the models after averaging, per coordinate, summed over steps and nodes.
 
-        nu^2 times the first learning rate squared times the noise for unit nu and rate 1. Mechanisms with one guarantee
-        are compared by it whatever their participation. Estimated for large graphs.
+        Mechanisms with one guarantee are compared by it whatever their participation. Estimated for large graphs.
         """
         if self.algorithm.noise.is_zero or self.noise_std == 0:
             return 0.0
@@ -393,9 +348,7 @@ class Mechanism(Calibrated):
         Args:
             weights: the published model as step weights ("released:average:48") and the curvature of the loss.
             divisors: records in the batch of each node, shape (n,); default those of the algorithm, else 1.
-        Raises: InvalidInput: weights without a curvature. UnsupportedMechanism: a recursion that is not plain gossip
-            with noise on gradients; as `NoiseObjective.excess_loss`.
-        Cost: that of `NoiseObjective.excess_loss`.
+        Raises, cost: those of `NoiseObjective.excess_loss`; UnsupportedMechanism: another recursion than plain gossip.
         """
         from .objective import NoiseObjective
 
@@ -406,23 +359,25 @@ class Mechanism(Calibrated):
                 "another recursion."
             )
         counted = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights)
-        return counted.excess_loss(
-            algorithm.noise, self.noise_std, algorithm.divisors if divisors is None else divisors
-        )
+        m = algorithm.divisors if divisors is None else divisors
+        return counted.excess_loss(algorithm.noise, self.noise_std, m)
 
     @property
     def injected_noise_std(self) -> float:
         """Root mean square over nodes and steps of the std added to one coordinate of what a node clips."""
-        return injected_std(self.algorithm, self.noise_std)
+        return self.noise_std * math.sqrt(float(self.algorithm.noise.variances().mean()))
 
     @property
     def content_hash(self) -> str:
         """16 hex digits of algorithm, noise, clipping and unit: two mechanisms with one hash emit the same noise."""
-        return emitted_hash(self.algorithm, self.noise_std, self.clip_norm, self.unit)
+        text = f"{self.algorithm.content_hash}|{self.noise_std!r}|{self.clip_norm!r}"
+        if self.unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
+            text += f"|{self.unit}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _require_no_less(claimed: PrivacyCurve, accounted: PrivacyCurve, delta: float, victim: str = "") -> None:
-    """Refuses a curve of a file that claims less loss than was accounted, but for rounding on other machines."""
+    """Raises: InvalidInput: a claim of less loss than was accounted, but for rounding on other machines."""
     name, before, now = "mu", claimed.mu, accounted.mu
     if before is None or now is None:
         name, before, now = f"epsilon at delta = {delta:g}", claimed.epsilon(delta), accounted.epsilon(delta)
@@ -431,16 +386,3 @@ def _require_no_less(claimed: PrivacyCurve, accounted: PrivacyCurve, delta: floa
             f"its guarantee states {name} = {before!r}{victim}, and accounted anew it is {now!r}; calibrate or account "
             "anew, or take it as stated with anew=False."
         )
-
-
-def emitted_hash(algorithm: LinearAlgorithm, noise_std: float, clip_norm: float, unit: str = "record") -> str:
-    """What decides the noise that a mechanism emits, as 16 hex digits."""
-    text = f"{algorithm.content_hash}|{noise_std!r}|{clip_norm!r}"
-    if unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
-        text += f"|{unit}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def injected_std(algorithm: LinearAlgorithm, noise_std: float) -> float:
-    """Root mean square over nodes and steps of the std that base noise of `noise_std` adds to one coordinate."""
-    return noise_std * math.sqrt(float(algorithm.noise.variances().mean()))

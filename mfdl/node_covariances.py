@@ -1,9 +1,7 @@
 """Covariances of noise over the nodes of one step, and how well the nodes hide each other.
 
-In: a graph, or a covariance R over nodes, index order of the labels. Out: Laplacian, incidence, pairwise-noise
-covariance, the diagonal of R^-1. With all messages of T steps seen and noise fresh in every step,
-mu^2 = record_shift^2 * T * [R^-1]_ii for the record of node i. Published
-bounds built on these are in `mfdl_papers`.
+With all messages of T steps seen and noise fresh in every step, mu^2 = record_shift^2 * T * [R^-1]_ii for the record of
+node i, R the covariance in index order of the labels. Published bounds built on these are in `mfdl_papers`.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _BATCH_ENTRIES = 2**20  # 8 MB of stacked matrices at a time
 
 
 def laplacian(graph: graphs.Source) -> csr_array:
-    """Graph Laplacian, degrees on the diagonal and -1 on edges, shape (n, n), sparse, in label order.
+    """Graph Laplacian, shape (n, n), in label order.
 
     >>> laplacian("path:n=3").toarray()
     array([[ 1., -1.,  0.],
@@ -40,21 +38,16 @@ def laplacian(graph: graphs.Source) -> csr_array:
 
 
 def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) -> csr_array:
-    """Signed incidence matrix N, shape (n, number of edges), sparse; L = N N^T for every orientation.
+    """Signed incidence matrix N, shape (n, number of edges); L = N N^T for every orientation.
 
-    Columns are the edges (i, j), i < j as node indices, in increasing order; +1 at i and -1 at j.
+    Columns are the edges (i, j), i < j, in increasing order; +1 at i and -1 at j.
 
     >>> incidence("path:n=3", orientation=[1, -1]).toarray()
     array([[ 1.,  0.],
            [-1., -1.],
            [ 0.,  1.]])
 
-    Args:
-        graph: anything `graphs.load` reads; it need not be connected.
-        orientation: for each edge +1 (as above) or -1 (both signs flipped); default all +1.
-
-    Raises:
-        InvalidInput: `orientation` has another length than the list of edges, or an entry that is not +1 or -1.
+    Args: orientation: for each edge +1 (as above) or -1 (both signs flipped); default all +1.
     """
     A = graphs.adjacency(graphs.load_sparse(graph)).tocoo()
     upper = A.row < A.col
@@ -76,18 +69,9 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
 
 
 def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> FloatArray:
-    """R = sigma_ldp^2 I + sigma_cor^2 L: private noise at each node plus noise that cancels on each edge.
+    """R = sigma_ldp^2 I + sigma_cor^2 L, where the noises of edges are independent, also of edges that share a node.
 
-    Holds when the noises of all edges are independent, also of edges that share a node; independence of disjoint
-    edges only, as one description of the scheme has it, does not give this R.
-
-    Args:
-        laplacian: L, dense or sparse, shape (n, n). For colluders take the Laplacian of the graph without them.
-        sigma_ldp: standard deviation, >= 0, of the private noise of one node.
-        sigma_cor: standard deviation, >= 0, of the noise that one edge shares with opposite signs.
-
-    Returns: dense array, shape (n, n).
-    Raises: InvalidInput: L is not a finite square matrix, or a standard deviation is negative or not finite.
+    Args: laplacian: L, dense or sparse, shape (n, n); for colluders that of the graph without them.
     """
     R = check.square_array(laplacian=laplacian.toarray() if issparse(laplacian) else laplacian)
     R *= check.non_negative(sigma_cor=sigma_cor) ** 2
@@ -98,12 +82,9 @@ def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> Floa
 def seed_factor(
     private_variance: float, groups: Sequence[Sequence[int]], parts: Sequence[FloatArray], num_nodes: int
 ) -> tuple[csr_array, csr_array]:
-    """F with F F^T = s I + sum_k R_k, and the holders of its columns: each node has one, and each group those of R_k.
+    """F with F F^T = s I + sum_k R_k, csr (n, columns), and the holders of its columns, bool csr (columns, n).
 
-    Args:
-        private_variance: s >= 0; groups: for each seed the nodes that hold it; parts: R_k over the nodes of its group,
-            in that order, symmetric positive semidefinite.
-    Returns: F, csr (n, columns), and holders, bool csr (columns, n).
+    Args: groups: for each seed the nodes that hold it; parts: R_k over these nodes, in their order.
     Raises: InvalidInput: a part that is not symmetric positive semidefinite, or zero; no noise at all.
     """
     n, factors, holders = num_nodes, [], []
@@ -124,35 +105,24 @@ def seed_factor(
 
 
 def inverse_diagonal(covariance: Any, honest: Sequence[int] | None = None) -> float:
-    """max_i [R_honest^-1]_ii, the largest over honest nodes i: the privacy cost of one step for the worst victim.
-
-    >>> inverse_diagonal([[2.0, 0.0], [0.0, 4.0]])
-    0.5
-
-    Args, Guarantees, Raises, Cost: those of `inverse_diagonal_by_node`.
-    """
+    """Largest entry of `inverse_diagonal_by_node`: the privacy cost of one step for the worst victim."""
     return float(inverse_diagonal_by_node(covariance, honest).max())
 
 
 def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = None) -> FloatArray:
     """[R_honest^-1]_ii for each honest node i, in the order of `honest`.
 
-    R_honest is the covariance of the honest nodes' noise given the noise of the others, which those nodes know
-    (their messages minus their gradients). Where the two are uncorrelated it is simply the submatrix; where they
-    are correlated the submatrix would report too small a loss. Anything else that colluders know, such as seeds
-    shared with honest nodes, must be removed from `covariance` first (see `decor_covariance`).
+    R_honest is the covariance of the honest nodes' noise given that of the others: where they are correlated the
+    submatrix would report too small a loss. Seeds that colluders share must be removed from `covariance` first.
 
     Args:
         covariance: R, dense, shape (n, n), symmetric positive definite.
         honest: distinct node indices; default all nodes, the case of an eavesdropper.
-
-    Guarantees:
-        Never below the diagonal of the inverse of the submatrix, up to rounding of relative size cond(R) * 2^-53 * n.
-    Raises:
-        InvalidInput: R is not finite, square, symmetric or positive definite (the message gives its smallest
-            eigenvalue: along that eigenvector the messages show gradients without noise, an infinite loss);
-            `honest` is empty, repeats an index or leaves the range.
-    Cost: O(n^3) time, O(n^2) memory.
+    Guarantees: never below the diagonal of the inverse of the submatrix, up to rounding of relative size
+        cond(R) * 2^-53 * n.
+    Raises: InvalidInput: R is not symmetric positive definite: along an eigenvector of eigenvalue 0 the messages show
+        gradients without noise; `honest` is empty, repeats an index or leaves the range.
+    Cost: O(n^3).
     """
     R = check.square_array(covariance=covariance)
     n = len(R)
@@ -173,17 +143,13 @@ def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = Non
 def algebraic_connectivity_after_deletion(graph: graphs.Source, q: int) -> float:
     """a_q: the smallest second eigenvalue of the Laplacian left after deleting any q nodes and their edges.
 
-    0 if some q nodes cut the graph apart, inf if a single node is left. Exact, by trying all choices.
+    0 if some q nodes cut the graph apart, inf if a single node is left.
 
     >>> [round(algebraic_connectivity_after_deletion("complete:n=16", q)) for q in (0, 1)]
     [16, 15]
 
-    Args:
-        graph: anything `graphs.load` reads; q: 0 <= q < number of nodes.
-
     Guarantees: rounded down, by at most n * 2^-52 times the largest eigenvalue, so bounds that fall with it hold.
-    Raises: InvalidInput: q is out of range, or there are more than 20,000 choices.
-    Cost: O(n^3) for each of the C(n, q) choices.
+    Raises: InvalidInput: q is out of range, or there are more than MAX_COALITIONS choices. Cost: O(n^3) for each.
     """
     G = graphs.load(graph)
     smallest = math.inf
@@ -197,10 +163,9 @@ def algebraic_connectivity_after_deletion(graph: graphs.Source, q: int) -> float
 
 
 def laplacians_after_deletion(graph: graphs.Source, q: int) -> Iterator[tuple[FloatArray, NDArray[np.int64]]]:
-    """Dense Laplacians of the graph without each choice of q nodes, in batches.
+    """Laplacians of the graph without q nodes, in batches (b, n - q, n - q), and the nodes left, (b, n - q).
 
-    Yields: Laplacians, shape (b, n - q, n - q), and the indices of the nodes left, shape (b, n - q).
-    Raises: InvalidInput: q is not in 0 .. n - 1, or there are more than 20,000 choices.
+    Raises: InvalidInput: q is not in 0 .. n - 1, or there are more than MAX_COALITIONS choices.
     """
     A = graphs.adjacency(graphs.load(graph)).toarray()
     n = len(A)

@@ -1,8 +1,7 @@
 """How much noise, and what it guarantees: `losses`, `account`, `calibrate`.
 
-In: an algorithm of any participation, the name of one, or a `View` given as matrices, and a `Privacy`: trust model,
-adjacency, clipping and the other conditions. Out: the `Losses` of each victim before noise is scaled, the `Guarantee`
-of a noise, or the `Mechanism` of the least noise that meets a target, which is never exceeded.
+In: an algorithm, the name of one, or a `View` given as matrices, and a `Privacy`. Out: the `Losses` of each victim
+before noise is scaled, the `Guarantee` of a noise, or the `Mechanism` of the least noise that meets a target.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ ELSEWHERE = {
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CalibratedView(Calibrated):
-    """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing.
-
-    Attributes: view: as it was given; guarantee: what holds, with noise scale and clipping.
-    """
+    """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing."""
 
     view: View
     guarantee: Guarantee
@@ -78,10 +74,8 @@ def losses(
 ) -> Losses:
     """The privacy loss of each victim before noise is scaled: sensitivities, from which every noise is read off.
 
-    Args: as for `account`; victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold; default
-        all nodes that do not attack, and the groups of `privacy.owners`.
-    Returns: Losses, with `guarantee(noise_std)`, `calibrate(mu=...)`, `by_victim(noise_std)`, a table and a picture.
-    Raises: as for `account`.
+    Args, raises: as for `account`; victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold;
+        default all nodes that do not attack, and the groups of `privacy.owners`.
     """
     algorithm, privacy = _accountable(algorithm, privacy, dynamics)
     return Losses.from_algorithm(algorithm, privacy, victims=victims, progress=progress)
@@ -105,16 +99,13 @@ def account(
             of an algorithm (`TrustModel.view`) against an outsider, without a trust model; or a `View` given as
             matrices, with `privacy.participation` and without a trust model: the guarantee is then for non-adaptive
             gradients, and says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
-        privacy: trust model, adjacency, clipping and the other conditions.
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift), of public batches; exactly one of the two.
         dynamics: gossip and step sizes of an algorithm given by its name or encoder; with an encoder also an
             algorithm, whose noise becomes that of the encoder.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
-
-    Returns: Guarantee; it is infinite without noise, and where the attacker knows what hides a node: `Guarantee.why`
-        says which one. With secret sampling there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`,
-        `mfdl.losses(algorithm, privacy).by_victim(noise_std)`.
+    Returns: infinite without noise, and where the attacker knows what hides a node: `Guarantee.why` says which one.
+        With secret sampling there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`.
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
         UnsupportedMechanism: where amplification by secret sampling is not proven (`privacy.sampled_exposures`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
@@ -147,9 +138,7 @@ def calibrate(
 ) -> Mechanism | CalibratedView:
     """The least noise that meets a target for adaptive gradients, never overshooting it; or a noise that is given.
 
-    Of a `View`, given as matrices, a `CalibratedView`: it trains nothing, and its guarantee is for non-adaptive
-    gradients unless the view proves more. Of the view of an algorithm (`TrustModel.view`), a mechanism that trains.
-
+    Of a `View`, given as matrices, a `CalibratedView`; of the view of an algorithm (`TrustModel.view`), a mechanism.
     With secret sampling it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by
     samples of its own and its guarantee drawn afresh.
 
@@ -162,24 +151,24 @@ def calibrate(
 
     Args:
         algorithm, privacy, dynamics, progress: as for `account`; a name stands for the mechanism with its free
-            parameters at their best for the target ("mafalda-bins" and "kronecker-bins" get the encoder that is best
-            for this epsilon and delta under balls-in-bins).
+            parameters at their best for the target.
         mu: > 0 (of public batches), or epsilon > 0 and delta in (0, 1), or noise_std >= 0: exactly one target. mu may
-            be a budget for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm
-            returned is that one, and `guarantee.victims` states each node's curve. Exact where every message is seen;
-            where some are hidden the losses of the scaled noise are accounted, and the worst of the nodes decides
-            (docs/howto_budgets.md).
-        noise_std: nu, as for `account`; at 0 nothing is guaranteed, and the guarantee says so.
+            be a budget for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, and
+            `guarantee.victims` states each node's curve. Exact where every message is seen, else the worst of the nodes
+            decides (docs/howto_budgets.md).
+        noise_std: nu, as for `account`.
         by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting of Poisson sampling needs, whose
             guarantee is still the tightest.
-    Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
-        that cannot be protected (`require_unit`); a node without a budget. UnsupportedMechanism: budgets per node for
-        noise on messages, or of a class of one's own; a mu with secret sampling.
-    Cost: with secret sampling seconds for each target, once in a process.
+    Raises: InvalidInput: no target or two, an infinite loss, a unit that cannot be protected (`require_unit`), a node
+        without a budget. UnsupportedMechanism: budgets per node for noise on messages, or of a class of one's own; a mu
+        with secret sampling.
     """
     target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta}
     if noise_std is not None:
-        _require_alone(noise_std, target | ({} if by == "tightest" else {"by": by}))
+        check.non_negative(noise_std=noise_std)
+        given = target | ({} if by == "tightest" else {"by": by})
+        if second := next((name for name, value in given.items() if value is not None), None):
+            raise InvalidInput(f"give exactly one target: noise_std is a given noise, so {second} must be left out.")
     elif not isinstance(mu, Mapping):
         Target(**target, by=by)  # refuses what is none before any work
     elif epsilon is not None:
@@ -204,20 +193,10 @@ def calibrate(
     return Mechanism(algorithm, guarantee, privacy.trust)
 
 
-def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:
-    """Raises: InvalidInput: a noise out of range, or a target beside it."""
-    check.non_negative(noise_std=noise_std)
-    if second := next((name for name, value in target.items() if value is not None), None):
-        raise InvalidInput(f"give exactly one target: noise_std is a given noise, so {second} must be left out.")
-
-
 def _accountable(
     algorithm: Any, privacy: Privacy, dynamics: Dynamics | LinearAlgorithm | None, **target: float | None
 ) -> tuple[LinearAlgorithm | View, Privacy]:
-    """The algorithm of a name, and the privacy without what the algorithm decides; others as they are.
-
-    Raises: InvalidInput: a name without dynamics or participation, or dynamics beside an algorithm.
-    """
+    """The algorithm of a name, and the privacy without what the algorithm decides; others as they are."""
     check.instance(Privacy, privacy=privacy)
     if isinstance(algorithm, AlgorithmView):
         if privacy.trust is not None:
@@ -266,20 +245,12 @@ def _accountable(
 
 
 def _trust_of(view: AlgorithmView) -> TrustModel:
-    """The masks of a view of an outsider.
-
-    Raises: InvalidInput: gradients are known, of attackers or of victims: a view does not say which.
-    """
+    """Raises: InvalidInput: gradients are known, of attackers or of victims: a view does not say which."""
     masks = view.knowledge
     if masks.known_gradients.any():
         raise InvalidInput(
             "this view knows gradients, and does not say whether of attackers or of victims; give the algorithm and "
             "the trust model in place of the view."
         )
-    return TrustModel.from_masks(
-        seen=masks.seen,
-        known_noise=masks.known_noise,
-        combinations=masks.combination,
-        name="view",
-        release=view.release,
-    )
+    given: dict[str, Any] = {"seen": masks.seen, "known_noise": masks.known_noise, "combinations": masks.combination}
+    return TrustModel.from_masks(**given, name="view", release=view.release)

@@ -38,12 +38,11 @@ SHOWN_NODES, MAX_COALITIONS = 6, 60  # up to which a text computes the gain, and
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class GainOverLDP(Shown):
-    """What a trust model and its noise gain over LDP with the same steps, rounds and target, and what it rests on.
+    """What a trust model and its noise gain over LDP with the same steps, rounds and target.
 
     Attributes:
-        ldp: variance of LDP's best noise in the models, calibrated under LDP; rescaled: of the same noise, calibrated
-            under the trust model, infinite if attackers know it; optimal: of the mechanism. Summed over the counted
-            models, at a learning rate of 1.
+        ldp: variance in the counted models at learning rate 1 of LDP's best noise, calibrated under LDP; rescaled:
+            of the same, calibrated under the trust model, infinite if attackers know it; optimal: of the mechanism.
         mu: what the mechanism guarantees against other attackers, in words.
     """
 
@@ -59,7 +58,7 @@ class GainOverLDP(Shown):
 
     @property
     def better_noise(self) -> float:
-        """Share of the remaining variance that the noise of the mechanism saves."""
+        """Share of the rest that the noise of the mechanism saves."""
         return 1 - self.optimal / self.rescaled
 
     def _sentence(self) -> str:
@@ -86,9 +85,8 @@ class Optimized(Mechanism):
     def gain(self) -> GainOverLDP:
         """What it gains over LDP's best noise, and mu if links are tapped or nodes collude.
 
-        Coalitions see what their members receive; sizes of more than MAX_COALITIONS coalitions are left out.
-        Raises: UnsupportedMechanism: momentum or weight decay, for which `optimize` takes mafalda.
-        Cost: computed on first use, an accounting for each coalition.
+        Sizes of more than MAX_COALITIONS coalitions are left out.
+        Raises: UnsupportedMechanism: momentum or weight decay. Cost: an accounting for each coalition, on first use.
         """
         assert self.aim is not None
         aim, dynamics = self.aim, self.algorithm.dynamics
@@ -131,7 +129,7 @@ class Optimized(Mechanism):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Aim:
-    """What noise is asked for: a question, a target or budgets by pair, and the models whose variance counts."""
+    """A question, a target or budgets by pair, and the models whose variance counts."""
 
     privacy: Privacy
     target: Mapping[str, Any]
@@ -141,17 +139,15 @@ class Aim:
     progress: Progress = False
 
     def under(self, trust: TrustModel) -> Aim:
-        """The same against other attackers; of budgets by pair the least holds against all of them."""
+        """The same against other attackers; of budgets by pair the least holds."""
         privacy = dataclasses.replace(self.privacy, trust=trust)
         target = self.target if self.budgets is None else {"mu": float(self.budgets.min())}
         return dataclasses.replace(self, privacy=privacy, target=target, budgets=None)
 
     def losses(self, algorithm: LinearAlgorithm, victims: Sequence[int] | None = None) -> Losses:
-        """Of an algorithm under the question."""
         return Losses.from_algorithm(algorithm, self.privacy, victims=victims, progress=self.progress)
 
     def guarantee(self, algorithm: LinearAlgorithm, computed: Losses) -> Guarantee:
-        """Of the least noise that meets the target, or the budget of every pair."""
         if self.budgets is None:
             return computed.calibrate(**self.target)
         pairs = []
@@ -161,12 +157,10 @@ class Aim:
         return computed.guarantee(least_noise(pairs, self.privacy, adaptive=True)[0])
 
     def mechanism(self, algorithm: LinearAlgorithm, computed: Losses) -> Optimized:
-        """The calibrated mechanism of an algorithm and its losses."""
         quiet = dataclasses.replace(self, progress=False)
         return Optimized(algorithm, self.guarantee(algorithm, computed), self.privacy.trust, aim=quiet)
 
     def variance(self, mechanism: Mechanism) -> float:
-        """In the counted models, summed over them, at a learning rate of 1."""
         return mechanism.noise_std**2 * noise_error(mechanism.algorithm, weights=self.weights).value
 
 
@@ -187,9 +181,8 @@ def optimize(
 ) -> Optimized:
     """The mechanism whose noise is the best for a trust model, calibrated: `replay` trains it.
 
-    If every message is seen, or with momentum or weight decay, it is mafalda. Otherwise it is
-    `algorithms.trust_optimal`, whose class is local noise with one slot a message; or mafalda, if its error is less:
-    that happens where the number of hidden messages is not proven for adaptive gradients, and counts them as seen.
+    If every message is seen, or with momentum or weight decay, it is mafalda, else `algorithms.trust_optimal`; or
+    mafalda, if its error is less, as where the number of hidden messages is not proven for adaptive gradients.
     `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class could gain.
     `mechanism.gain` splits the gain over LDP into accounting and better noise, with mu against stronger attackers.
 
@@ -202,10 +195,9 @@ def optimize(
 
     Args:
         mu, epsilon, delta, progress: the target, as for `calibrate`. mu may be a budget for each pair under
-            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), as `pairwise` has it (the diagonal does
-            not count), or a mapping {(victim, attacker): mu} over labels. Noise meets all of them.
-        weights: which models count; published, price, seeds, tolerance: as for `algorithms.trust_optimal`. Under
-            `trust.SecureSum`, which sees sums alone, published must be False.
+            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), or a mapping over pairs of labels.
+        weights, published, price, seeds, tolerance: as for `algorithms.trust_optimal`. Under `trust.SecureSum`, which
+            sees sums alone, published must be False.
     Raises: as `calibrate` and `algorithms.trust_optimal`; UnsupportedMechanism: secret batches.
     """
     check.instance(Privacy, privacy=privacy)
@@ -227,18 +219,9 @@ def optimize(
     base = message_noise(dynamics, participation, published=published) if dynamics.is_plain else None
     if base is None or (not seeds and not privacy.trust.hides_messages(base)):
         return aim.mechanism(of_seen, aim.losses(of_seen))
-    algorithm = trust_optimal(
-        dynamics,
-        participation,
-        privacy.trust,
-        published=published,
-        release=privacy.release,
-        price=price,
-        weights=weights,
-        budgets=budgets,
-        seeds=seeds,
-        tolerance=tolerance,
-    )
+    options: dict[str, Any] = {"published": published, "release": privacy.release, "price": price, "weights": weights}
+    options |= {"budgets": budgets, "seeds": seeds, "tolerance": tolerance}
+    algorithm = trust_optimal(dynamics, participation, privacy.trust, **options)
     computed = aim.losses(algorithm)
     mechanisms = [aim.mechanism(algorithm, computed)]
     if not computed.exposures.together.adaptive:
@@ -250,7 +233,7 @@ def optimize(
 
 
 def _in_first_messages(algorithm: LinearAlgorithm, *, published: bool) -> LinearAlgorithm:
-    """Noise on gradients as noise on the first message of each step: `message_noise` with the models of `algorithm`."""
+    """Noise on gradients as noise on the first message of each step, with the models of `algorithm`."""
     noise, T, n = algorithm.noise.causal, algorithm.num_steps, algorithm.num_nodes
     assert noise is not None
     factor = sp.csr_array(sp.kron(sp.eye_array(algorithm.dynamics.gossip_rounds + published, 1), noise.mixing))

@@ -10,7 +10,6 @@ import pytest
 import torch
 from _guarantees import guarantees, worst_sensitivity
 from archives import edited
-from numpy.testing import assert_array_equal
 from vocabulary import dynamics_on, each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, MinSeparation, Privacy, account, algorithms, archive, calibrate, gossip, trust
@@ -63,11 +62,6 @@ def test_classes_are_the_patterns_or_are_refused(part):
             assert np.flatnonzero(labels == label).tolist() == steps
 
 
-@given(part=participations(disjoint=True))
-def test_disjoint_strategy_partitions_the_steps(part):
-    assert_array_equal(np.bincount(np.concatenate(list(part.patterns()))), np.ones(part.num_steps))
-
-
 @given(part=participations(schemes=ALL_SCHEMES))
 def test_dictionaries_are_plain_and_files_give_it_back(part):
     saved = part.to_dict()
@@ -90,14 +84,6 @@ def test_once_per_epoch_lists_one_step_of_each_epoch(k, b):
     assert tuples(scheme) == once_per_epoch_patterns(k, b)
     assert scheme.num_patterns == b**k == len(tuples(scheme))
     assert scheme.num_steps == k * b
-
-
-def test_cyclic_patterns_are_epochs_apart():
-    part = Cyclic(epochs=3, period=2)
-    assert part.num_steps == part.steps == 6
-    assert lists(part) == [[0, 2, 4], [1, 3, 5]]
-    assert_array_equal(part.classes(), np.arange(6) % 2)
-    assert Cyclic(3, 2, 6) == part
 
 
 @pytest.mark.parametrize("T", [1, 4])
@@ -308,24 +294,6 @@ def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participati
     assert [g.participation for g in each] == [MIXED.at_node(u).describe() for u in range(4)]
     np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)
     assert calibrated.guarantee.mu <= 1.0
-
-
-def test_calibration_follows_the_worst_victim():
-    schemes = (ParticipationByNode([Cyclic(1, 6)] * 3 + [last]) for last in (Cyclic(1, 6), Cyclic(6, 1)))
-    few, many = (calibrate(algorithms.dp_dsgd(RING, scheme), Privacy(**LDP), mu=1.0).noise_std for scheme in schemes)
-    assert many == pytest.approx(math.sqrt(6) * few)
-
-
-def test_user_level_asks_for_every_step_at_every_node():
-    algorithm = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
-    refuses("unit 'user' needs participation", lambda: calibrate(algorithm, Privacy(unit="user", **LDP), mu=1.0))
-    alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
-    assert calibrate(alike, Privacy(unit="user", **LDP), mu=1.0).noise_std == pytest.approx(math.sqrt(6))
-
-
-def test_the_hash_tells_assignments_apart():
-    other = ParticipationByNode(MIXED.participations[::-1])
-    assert algorithms.dp_dsgd(RING, MIXED).content_hash != algorithms.dp_dsgd(RING, other).content_hash
 
 
 def test_refusals_without_a_node():

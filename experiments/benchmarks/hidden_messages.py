@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from _measure import leave_out, peak_megabytes, report, seconds, slope
 
 import mfdl
-from mfdl.algorithms.mechanism_names import MECHANISMS
+from mfdl.algorithms.building import MECHANISMS
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range

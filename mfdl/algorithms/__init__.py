@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     )
     from .gossip_sgd import anti_pgd, cdp, dp_dsgd, dsgd, muffliato
     from .linear_algorithm import LinearAlgorithm
-    from .maps import from_maps
-    from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
+    from .maps import delayed_dsgd, exact_diffusion, from_maps, gradient_tracking, local_steps, two_hop_dsgd
     from .noise_for_trust import message_noise, trust_optimal
     from .other_exchanges import push_sum, random_walk, with_dropout, zip_dl
     from .over_nodes import (

@@ -1,11 +1,8 @@
 """The variance that an algorithm's noise leaves in its models, for every recursion.
 
-Of plain gossip with noise on gradients it is `NoiseObjective.noise_error` of the algorithm's noise; of noise on
-messages, or a recursion that is not plain gossip, the algorithm's own maps, run backwards as a cost-to-go. No array has
-more than n^2, T^2 or (state)^2 entries, or n T^2 for noise correlated over both.
-
-`input_scales` compares algorithms with the same maps up to constants on what enters, such as another learning rate:
-a run of one is a run of the other with inputs multiplied by these constants.
+Of plain gossip with noise on gradients it is `NoiseObjective.noise_error`; of other recursions the algorithm's own maps
+are run backwards as a cost-to-go. `input_scales` compares algorithms with the same maps up to constants on what enters,
+such as another learning rate: a run of one is a run of the other with inputs multiplied by these constants.
 """
 
 from __future__ import annotations
@@ -40,21 +37,17 @@ def noise_error(
     """Total variance in the counted models, per unit nu^2 and coordinate, at learning rate 1, with its 95 % interval.
 
     Counted are, for each of the T gradient steps, all n models after all K averaging rounds of the step
-    ("post-average"; the models between two rounds do not count), or all messages of the round that takes the
-    gradients ("message": n models before averaging, or one row per receiver where messages differ, those to itself
-    included); `weights` may weigh steps and nodes, or count the average.
+    ("post-average"), or all messages of the round that takes the gradients ("message": n models before averaging, or
+    one row per receiver where messages differ, those to itself included); `weights` may weigh steps and nodes.
 
-    Noise on gradient sums enters through the learning rate and the divisors m_u: the variance of the models themselves
-    is eta_0^2 nu^2 times the value, eta_0 the first rate of a schedule. Noise on messages is added after the learning
-    rate, which then plays no part: the variance is nu^2 times the value.
+    The variance of the models themselves is eta_0^2 nu^2 times the value, eta_0 the first learning rate; that of noise
+    on messages, which is added after the learning rate, nu^2 times the value.
 
     Args: weights, counted_models: as for `NoiseObjective`; probes: beyond 5000 nodes, default 8 of seed 0.
     Returns: of error 0 up to 5000 nodes, and beyond where `NoiseObjective.noise_error` is exact.
-    Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; more than
-        5000 nodes in a recursion that is not plain gossip, and there messages or released models of noise correlated in
-        time, messages with a target over nodes, or a curvature of the loss.
-    Cost: that of `NoiseObjective.noise_error`; from the maps, per round about (state) nnz(maps) time and (state)^2
-        memory.
+    Raises: as `NoiseObjective.noise_error`; UnsupportedMechanism: of a recursion that is not plain gossip more than
+        5000 nodes, messages or released models of noise correlated in time, messages with a target, a curvature.
+    Cost: that of `NoiseObjective.noise_error`; from the maps, per round about (state) nnz(maps).
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     counted = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights, counted_models)
@@ -166,16 +159,12 @@ def _round_maps(kind: Round, factor: sp.csr_array, state: int) -> tuple[sp.csr_a
     return A, covariance, 0.0 if sent is None else float(sent.power(2).sum())
 
 
-TOLERANCE = 1e-14
-"""Relative, of the ratios of entries: rates and divisors are multiplied in any order."""
+TOLERANCE = 1e-14  # relative, of the ratios of entries: rates and divisors are multiplied in any order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputScales:
-    """Factors of the inputs.
-
-    Attributes: gradient: for each node's gradients, shape (n,); noise: for each injection slot, shape (slots,).
-    """
+    """Factors of each node's gradients, shape (n,), and of each injection slot, shape (slots,)."""
 
     gradient: FloatArray
     noise: FloatArray
@@ -185,9 +174,7 @@ def input_scales(algorithm: LinearAlgorithm, base: LinearAlgorithm) -> InputScal
     """The constants with which `base` does what `algorithm` does; None where there are none.
 
     Every other map, the released model and the order of rounds must be equal. Momentum and weight decay put the rate
-    into maps of the state, so algorithms with them agree at equal rates only. Noise operators are not compared: what
-    they inject enters as it is.
-    Cost: O(entries) of the distinct maps.
+    into maps of the state, so algorithms with them agree at equal rates only. Noise operators are not compared.
     """
     if not _same_recursion(algorithm, base):
         return None
@@ -204,7 +191,6 @@ def input_scales(algorithm: LinearAlgorithm, base: LinearAlgorithm) -> InputScal
 
 
 def _same_recursion(algorithm: LinearAlgorithm, base: LinearAlgorithm) -> bool:
-    """Whether all but the maps from inputs, and those between states, are equal."""
     return (
         algorithm.sizes == base.sizes
         and algorithm.step_of_round == base.step_of_round
@@ -236,7 +222,6 @@ class _Ratios:
         self._of_column = np.full(size, np.nan)
 
     def take(self, scaled: Map, other: Map) -> bool:
-        """Whether these maps agree with all others so far."""
         if scaled is None or other is None:
             return scaled is other
         if not _same_places(scaled, other):
@@ -251,5 +236,4 @@ class _Ratios:
 
     @property
     def scales(self) -> FloatArray:
-        """Scale of each column; 1 for columns that no map uses."""
         return np.where(np.isnan(self._of_column), 1.0, self._of_column)

@@ -31,10 +31,9 @@ from ..noise.general import encoded_noise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, solved_by
+from .building import MECHANISMS, OF_BALLS_IN_BINS, builder, solved_by
 from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS
 
 Solved: TypeAlias = Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization
 AnyEncoder: TypeAlias = ArrayLike | sp.sparray | LinearOperator | Encoder | Solved
@@ -56,9 +55,7 @@ def mf_dsgd(
         encoder: C as an array, a sparse matrix or an operator: shared by all nodes, (T, T); per node, (n, T, T); or
             over time x nodes, (T n, T n), time-major, with any block inside a step that can be inverted. Column k of a
             step is held by all nodes that use it in C^-1: what several nodes use hides them from outsiders alone. Or C
-            with structure (`factorization.encoders`), which takes no array of T x T, or what a function of
-            `factorization` returned.
-
+            with structure (`factorization.encoders`), or what a function of `factorization` returned.
     Raises: InvalidInput: C that needs noise of later steps, is singular, or has another shape.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
     """
@@ -101,7 +98,6 @@ def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | N
     """BISR: the square root of the prefix sum with a banded inverse: noise is a sum of few fresh rows, any T.
 
     Args: bandwidth: rows of base noise that a step adds up; default the period of cyclic participation, else 16.
-    Source: arXiv:2505.12128.
     """
     T = participation.num_steps
     noising = Toeplitz(square_root_series(_width(participation, bandwidth, 16), inverse=True), T)
@@ -113,8 +109,7 @@ def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | N
 def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation: float = 0.8) -> LinearAlgorithm:
     """DP-lambda-CGD: each step takes back a share of the noise of the step before, made again from its counter.
 
-    Args: correlation: lambda in (0, 1): node u adds z_t - lambda z_(t - 1).
-    Source: arXiv:2601.22334.
+    Node u adds z_t - lambda z_(t - 1), lambda = `correlation` in (0, 1).
     """
     share = check.open_unit(correlation=correlation)
     T = participation.num_steps
@@ -143,21 +138,14 @@ def d_mf(
 )
 @solved_by(factorize)
 def mafalda(given: Mapping[str, Any], solved: Factorization) -> LinearAlgorithm:
-    """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
-
-    Args: those of `factorization.factorize`.
-    Source: arXiv:2510.17480, Algorithm 2, with the exact error Gram and a certificate.
-    """
+    """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph."""
     return _with_encoder("mafalda", given, solved)
 
 
 @MECHANISMS.register(paper="arXiv:2510.17480, reference code")
 @solved_by(factorize_nodes)
 def mafalda_l(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlgorithm:
-    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
-
-    Args: those of `factorization.factorize_nodes`.
-    """
+    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation."""
     return _with_encoder("mafalda-l", given, solved)
 
 
@@ -166,10 +154,7 @@ def mafalda_l(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlg
 def mafalda_classes(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
-    Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
-    classes. Finer classes never cost more, up to the tolerance; there are fewer problems to solve than nodes.
-
-    Args: those of `factorization.factorize_classes`.
+    Under LDP privacy does not depend on the classes. Finer classes never cost more, up to the tolerance.
     """
     return _with_encoder("mafalda-classes", given, solved)
 
@@ -179,9 +164,7 @@ def mafalda_classes(given: Mapping[str, Any], solved: NodeFactorizations) -> Lin
 def banded(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """The best banded C for the graph: every entry of its diagonals is free.
 
-    Args: those of `factorization.factorize_long` with form "banded"; bandwidth: at most as many diagonals as uses of a
-        record are apart.
-    Source: arXiv:2306.08153, there for prefix sums.
+    bandwidth: at most as many diagonals as uses of a record are apart.
     """
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="banded")
 
@@ -189,33 +172,21 @@ def banded(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @solved_by(best_of_form, form="toeplitz", without=["buffers"])
 def toeplitz(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """The best Toeplitz C for the graph: one number for each diagonal.
-
-    Args: those of `factorization.factorize_long` with form "toeplitz".
-    Source: arXiv:2306.08153, there for prefix sums.
-    """
+    """The best Toeplitz C for the graph: one number for each diagonal."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="toeplitz")
 
 
 @MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
 @solved_by(best_of_form, form="buffered", without=["bandwidth"])
 def blt(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, for any T.
-
-    Args: those of `factorization.factorize_long` with form "buffered".
-    Source: arXiv:2408.08868, there for prefix sums.
-    """
+    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, for any T."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="blt")
 
 
 @MECHANISMS.register(paper="arXiv:2505.12128, with the error Gram of the graph")
 @solved_by(best_of_form, form="inverse", without=["buffers"])
 def band_inv(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
-    """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
-
-    Args: those of `factorization.factorize_long` with form "inverse".
-    Source: arXiv:2505.12128 (Band-Inv-MF), there for prefix sums.
-    """
+    """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows."""
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="band-inv")
 
 
@@ -231,12 +202,9 @@ def mafalda_bins(
 ) -> LinearAlgorithm:
     """One C for all nodes, for balls-in-bins: the least error in the models at the noise that an accountant asks of it.
 
-    Args:
-        participation: `BallsInBins`.
-        noise_std: a function from M, shape (bins, bins), to a noise level; `mfdl.privacy.noise_of_bins(...)` makes it.
-        weights: which models count in the error; default all alike.
+    Args: noise_std: from M, shape (bins, bins), to a noise level; `mfdl.privacy.noise_of_bins(...)` makes it; weights:
+        which models count in the error; default all alike.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
-    Cost: that of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
     known = participation.patterns_of_bins("mafalda-bins", "mafalda")

@@ -1,7 +1,6 @@
 """D-SGD and its noises without a factorization: none, independent, and what papers add to it.
 
-All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W. Under
-LDP all of this drops out of privacy, so what distinguishes the mechanisms here is the encoder alone.
+All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from ..errors import require_known
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
-from .checks import builder
+from .building import ALL_SEEN, MECHANISMS, builder
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
 if TYPE_CHECKING:
@@ -38,9 +36,7 @@ def decentralized(
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
-
     receivers_of = matrices.once(receivers)  # the same at every rate
-
     rounds: dict[tuple[int, float], Round] = {}
 
     def at_rate(weights: sp.csr_array, rate: float) -> Round:
@@ -96,16 +92,12 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
 )
 @builder
 def muffliato(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    gossip_rounds: int | None = None,
-    polynomial: str | None = None,
+    dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None, polynomial: str | None = None
 ) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
     Args: gossip_rounds, polynomial: instead of the dynamics' own; the paper's acceleration is "chebyshev".
-    Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
+    Source: as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
     """
     given: dict[str, Any] = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
     dynamics = dataclasses.replace(dynamics, **{name: value for name, value in given.items() if value is not None})
@@ -125,16 +117,12 @@ AVERAGES = ("complete", "topology")
 def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "complete") -> LinearAlgorithm:
     """CDP: independent node noise, of which one sees the average of all messages only.
 
-    Args: average: "complete": the dynamics' own gossip is replaced by W = 11^T / n, as a server averages; "topology":
-        nodes average over the graph, as its gossip says.
+    With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level. On a
+    topology with doubly stochastic gossip that number is one for non-adaptive gradients: hidden models carry a gradient
+    to neighbours, whose own gradients react to it. For training no more is shown there than for DP-D-SGD; and the
+    accountant has only its dense form, minutes from some 400 steps of 16 nodes on.
 
-    With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level: each
-    node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n. On a topology with doubly stochastic
-    gossip that number is one for non-adaptive gradients: hidden models carry a gradient to neighbours,
-    whose own gradients react to it. For training no more is shown there than for DP-D-SGD, whose noise `calibrate`
-    takes; and the accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with
-    1 / sqrt(n) of that noise on a topology, as published, is DP-D-SGD `with_noise`, and its guarantee says so.
-
+    Args: average: "complete": W = 11^T / n, as a server averages, replaces the gossip; "topology": nodes average by it.
     Source: the baseline of arXiv:2405.01031 and of arXiv:2501.14644v2; the code of the latter adds sqrt(n) times more.
     """
     require_known("average of cdp", average, AVERAGES)

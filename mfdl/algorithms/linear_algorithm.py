@@ -1,19 +1,8 @@
-"""LinearAlgorithm: a decentralized learning algorithm as one linear recursion.
+"""LinearAlgorithm: a decentralized learning algorithm as one linear recursion, which is accounted and trained.
 
-Per step, sparse maps take state, gradients and injected noise to
-messages and the next state, and one operator N says how base noise Z becomes injected noise. From these come the
-message operators (<- G, <- Z), their transposes, the operator of the models at which gradients are taken, the
-released models and the executor. An algorithm knows nothing of attackers; that is `mfdl.trust`.
-
-A step has one round with gradients and noise, and possibly more rounds of pure gossip. One round, with s the state, g
-the gradients and e = (N Z)_t the injected noise:
-
-    m       = P s + Q g + R e               messages, one row per sender
-    s'      = K m + F s + J g + L e         next state
-    models  = M s                           where the gradients of this step were taken
-
-G stacks SUMS of clipped per-record gradients. A node's public divisor multiplies its columns of Q, R, J and L
-alike (`with_divisors`).
+Its steps are the rounds of `round`, one with gradients and noise and possibly more of pure gossip; models M s are those
+at the start of a step, where its gradients are taken. G stacks SUMS of clipped per-record gradients; a node's public
+divisor multiplies its columns of Q, R, J and L alike (`with_divisors`). Attackers are for `mfdl.trust`.
 """
 
 from __future__ import annotations
@@ -43,8 +32,8 @@ from ..operators import WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
 from ..spec import storable
-from . import checks
-from .round import LinearRecursion, Round, digests, distinct, map_digest, with_input_scale
+from . import building
+from .round import LinearRecursion, Round, Source, digests, distinct, map_digest, with_input_scale
 from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 
 if TYPE_CHECKING:
@@ -69,30 +58,22 @@ class LinearAlgorithm(LinearRecursion, Shown):
     """One algorithm on one graph for a number of steps.
 
     Attributes:
-        name: registry name, e.g. "mafalda".
         dynamics: gossip and step size; `rounds` were built from it.
-        participation: who takes part when; its num_steps is T.
-        rounds: one `Round` per communication round.
         noise: N, injected noise = N Z.
         model_from_state: M, shape (n, state).
         message_sender: sender of each message row of a round, shape (messages per round,).
-        divisors: public batch sizes m_u already applied to the rounds, shape (n,); ones by default.
+        divisors: public batch sizes m_u already applied to the rounds, shape (n,).
         step_of_round: gradient step of each round, 0 .. T - 1 in order, -1 for pure gossip; default one round per step.
-        transmitted: which message rows are sent at all, shape (messages per round,), or (rounds, messages per round);
-            default all. `sent` has it for each round.
-        noise_on_messages: noise is added to messages, not to gradient sums, so divisors leave it alone.
-        state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
-            transposed: start models in their places, zero elsewhere.
-        factorization: the certified factorization behind the noise, if there is one.
+        transmitted: which message rows are sent, shape (messages per round,), or (rounds, messages per round); default
+            all. Others stay with their sender.
+        noise_on_messages: noise is added to messages, so divisors leave it alone.
+        state_from_start: the state before step 0 from the public start models, shape (state, n); default M transposed.
         released: which linear map of the trajectory is evaluated and published; default the final models.
-        kinds: the distinct rounds, in order of appearance: equal ones are one.
-        kind_of_round: which of `kinds` each round is, shape (rounds,).
+        kinds: the distinct rounds, in order of appearance; kind_of_round: which of them each round is.
 
     All arrays are kept read-only: what was accounted is what runs.
-    Raises: InvalidInput: sizes that do not fit, entries that are not finite real numbers, steps out of order, a gossip
-        round that injects something, a message used by a node that does not receive it, or noise in a message whose
-        sender does not hold it.
-    Cost: what one product with the maps costs, for each distinct round.
+    Raises: InvalidInput: sizes that do not fit, steps out of order, a gossip round that injects something, a message
+        used by a node that does not receive it, or noise in a message whose sender does not hold it.
     """
 
     name: str
@@ -115,8 +96,8 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InvalidInput(f"name must be a text, got {type(self.name).__name__}.")
-        checks.require_types(**{name: getattr(self, name) for name in checks.TYPES})
-        checks.require_rounds(self.rounds)
+        building.require_types(**{name: getattr(self, name) for name in building.TYPES})
+        building.require_rounds(self.rounds)
         kinds, kind_of_round = distinct(self.rounds)
         fields = {
             "kinds": kinds,
@@ -126,21 +107,20 @@ class LinearAlgorithm(LinearRecursion, Shown):
             "message_sender": matrices.integers(
                 np.size(self.message_sender), self.num_nodes, message_sender=self.message_sender
             ),
-            "divisors": checks.divisors(self.divisors, self.num_nodes),
+            "divisors": building.divisors(self.divisors, self.num_nodes),
         }
         if self.state_from_start is not None:
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "step_of_round", checks.step_of_round(self.step_of_round, self.rounds))
-        marks = checks.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
+        object.__setattr__(self, "step_of_round", building.step_of_round(self.step_of_round, self.rounds))
+        marks = building.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
         object.__setattr__(self, "transmitted", marks)
         check.instance(ReleasedModel, released=self.released)
         self.released.weights_by_step(self.num_steps)
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        """Sizes of all maps, the noise and the participation; who receives and who holds what the maps use."""
         T, n, noise = self.num_steps, self.num_nodes, self.noise
         if self.participation.num_steps != T:
             raise InvalidInput(
@@ -151,25 +131,24 @@ class LinearAlgorithm(LinearRecursion, Shown):
         self.dynamics.learning_rates(T)
         if (noise.num_steps, noise.num_nodes) != (T, n):
             raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
-        checks.require_models(self.model_from_state, n)
+        building.require_models(self.model_from_state, n)
         sizes = self.sizes
         for kind in self.kinds:
             kind.require_sizes(sizes)
         start = self.state_from_start
         if start is not None and start.shape != (sizes["state"], n):
             raise InvalidInput(f"state_from_start must have shape {(sizes['state'], n)}, got {start.shape}.")
-        checks.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
+        building.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
         if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
-            checks.require_held_by_senders(self.kinds, noise, self.message_sender)
+            building.require_held_by_senders(self.kinds, noise, self.message_sender)
 
     def stored_fields(self) -> dict[str, Any]:
-        """See `storable`: every distinct round once."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "rounds"]
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_stored(cls, kinds: Sequence[Round], kind_of_round: NDArray[np.intp], **fields: Any) -> LinearAlgorithm:
-        """See `storable`; what a factorization claims of itself is taken as it is: no guarantee rests on it."""
+        """What a factorization claims of itself is taken as it is: no guarantee rests on it."""
         return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
@@ -177,12 +156,10 @@ class LinearAlgorithm(LinearRecursion, Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         certified = [] if self.factorization is None else [("factorization", repr(self.factorization))]
+        rounds = f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each"
         return [
             ("gossip", self.dynamics.gossip.describe()),
-            (
-                "rounds",
-                f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each",
-            ),
+            ("rounds", rounds),
             ("participation", self.participation.describe()),
             ("noise", self.noise.describe()),
             *([] if self.released.is_last else [("released", self.released.describe())]),
@@ -197,8 +174,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def is_plain(self) -> bool:
         """Whether the rounds are those that `dynamics` describes, up to rounding, with noise where gradients are.
 
-        Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; for others, and for
-        copies with other fields, the maps decide: divisors and rates are multiplied in any order.
+        Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; else the maps decide.
         """
         plain = PlainRounds(self.dynamics)
         schedule = plain.schedule(self.num_steps)
@@ -208,8 +184,8 @@ class LinearAlgorithm(LinearRecursion, Shown):
             return False
         each = zip(self.kind_of_round.tolist(), schedule, strict=True)
         pairs = {(kind, id(W), rate): (kind, W, rate) for kind, (_, W, rate) in each}
-        return checks.close(self.model_from_state, plain.model_from_state) and all(
-            checks.close(has, wanted)
+        return building.close(self.model_from_state, plain.model_from_state) and all(
+            building.close(has, wanted)
             for kind, W, rate in pairs.values()
             for has, wanted in zip(
                 vars(self.kinds[kind].driven_by("gradient")).values(),
@@ -219,19 +195,21 @@ class LinearAlgorithm(LinearRecursion, Shown):
         )
 
     def known_plain(self) -> LinearAlgorithm:
-        """Marks the algorithm as plain, for builders whose rounds are those of `PlainRounds`."""
         vars(self)["is_plain"] = True
         return self
 
-    def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
-        """The same algorithm under another name, and with the factorization that it came from, if one is given."""
-        source = self.factorization if factorization is None else factorization
-        copy = dataclasses.replace(self, name=name, factorization=source)
+    def with_fields(self, **fields: Any) -> LinearAlgorithm:
+        """A copy with other fields, none of which decides whether it is plain."""
+        copy = dataclasses.replace(self, **fields)
         return copy.known_plain() if self.is_plain else copy
+
+    def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
+        """The same under another name, and with the factorization that it came from, if one is given."""
+        source = self.factorization if factorization is None else factorization
+        return self.with_fields(name=name, factorization=source)
 
     @cached_property
     def sent_flow(self) -> Flow:
-        """Quantities that follow exactly from all sent messages, and nothing else."""
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
@@ -258,17 +236,13 @@ class LinearAlgorithm(LinearRecursion, Shown):
     def releasing(self, released: ReleasedModel | str) -> LinearAlgorithm:
         """The same algorithm with another model evaluated and published: "last", "average:48", or a `ReleasedModel`.
 
-        Messages and noise stay what they are. What that costs is for trust models to say: nothing where the messages
-        are seen that make it.
         Raises: InvalidInput: an average over more models than there are.
         """
-        chosen = ReleasedModel(released) if isinstance(released, str) else released
-        copy = dataclasses.replace(self, released=chosen)
-        return copy.known_plain() if self.is_plain else copy
+        return self.with_fields(released=ReleasedModel(released) if isinstance(released, str) else released)
 
     @cached_property
     def released_after_rounds(self) -> dict[int, float]:
-        """Weights of the released models by their number of rounds, without weights 0."""
+        """Weights other than 0 of the released models by their number of rounds."""
         begins = [r for r, step in enumerate(self.step_of_round) if step >= 0]
         weights = self.released.weights_by_step(self.num_steps).tolist()
         return {r: a for r, a in zip([*begins[1:], len(self.rounds)], weights, strict=True) if a}
@@ -281,14 +255,15 @@ class LinearAlgorithm(LinearRecursion, Shown):
     @cached_property
     def released_from_gradients(self) -> WeightedStates:
         """Released models before further gossip <- G, shape (n, T * n); start models removed."""
-        of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
-        return self._recursion(WeightedStates, "gradient", **of)
+        return self._released("gradient")
 
     @cached_property
     def released_from_injected_noise(self) -> WeightedStates:
-        """The same <- injected noise."""
+        return self._released("noise")
+
+    def _released(self, source: Source) -> WeightedStates:
         of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
-        return self._recursion(WeightedStates, "noise", **of)
+        return self._recursion(WeightedStates, source, **of)
 
     def first_steps(self, steps: int) -> LinearAlgorithm:
         """The algorithm of the first steps, or a few more (`Participation.first_steps`); it sends what this one does.
@@ -299,28 +274,24 @@ class LinearAlgorithm(LinearRecursion, Shown):
         T = participation.num_steps
         if self.num_steps <= T:
             return self
-        last, rate = self.step_of_round.index(T), self.dynamics.learning_rate
-        dynamics = self.dynamics
+        last, rate, dynamics = self.step_of_round.index(T), self.dynamics.learning_rate, self.dynamics
         if not isinstance(rate, float):
             dynamics = dataclasses.replace(dynamics, learning_rate=rate[:T])
-        return dataclasses.replace(
-            self,
-            dynamics=dynamics,
-            participation=participation,
-            rounds=self.rounds[:last],
-            step_of_round=self.step_of_round[:last],
-            noise=self.noise.first_steps(T),
-            transmitted=self.transmitted if self.transmitted.ndim == 1 else self.transmitted[:last],
-            factorization=None,
-            released=ReleasedModel(),
-        )
+        fields: dict[str, Any] = {"dynamics": dynamics, "participation": participation}
+        fields |= {
+            "noise": self.noise.first_steps(T),
+            "rounds": self.rounds[:last],
+            "step_of_round": self.step_of_round[:last],
+        }
+        fields |= {"transmitted": self.transmitted if self.transmitted.ndim == 1 else self.transmitted[:last]}
+        return dataclasses.replace(self, **fields, factorization=None, released=ReleasedModel())
 
     def workload(self, rows: Rows = "messages") -> Workload:
-        """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
+        """The matrices A, B, C, W_T of the papers, of all sent messages, or of the "models" after each step."""
         return Workload(self, rows)
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
-        """H of any noise on gradients, for any recursion, at a first learning rate of 1: (T n, T n), time-major.
+        """H of any noise on gradients at a first learning rate of 1: (T n, T n), time-major.
 
         Raises: UnsupportedMechanism: noise that enters elsewhere, a curvature of the loss; see `effects_of_noise`.
         """
@@ -362,22 +333,18 @@ class LinearAlgorithm(LinearRecursion, Shown):
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.
 
         Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
-            MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
+            MAX_DIVISOR_RATIO times the smallest.
         Raises: InvalidInput: divisors out of range, or slots with noise of several nodes.
         """
-        m = checks.divisors(divisors, self.num_nodes)
+        m = building.divisors(divisors, self.num_nodes)
         scale = self.divisors / m
         of_slots = None if self.noise_on_messages else scale[self._slot_owners()]
         scaled = with_input_scale(self.kinds, scale, of_slots)
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
-        divided = dataclasses.replace(self, rounds=rounds, divisors=m)
-        return divided.known_plain() if self.is_plain else divided
+        return self.with_fields(rounds=rounds, divisors=m)
 
     def _slot_owners(self) -> NDArray[np.intp]:
-        """The only node that holds all noise of each slot, shape (slots per step,), node 0 for a slot without noise.
-
-        Raises: InvalidInput: a slot has noise that no node holds alone, or several.
-        """
+        """The one node that holds all noise of each slot, 0 for a slot without noise; raises InvalidInput."""
         if self.noise.slots_per_step == self.num_nodes:
             return np.arange(self.num_nodes)
         columns = self.noise.pattern().astype(int)

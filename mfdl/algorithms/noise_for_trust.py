@@ -1,10 +1,9 @@
 """Noise that is optimal for a trust model: one slot a message, correlated over the rounds and steps of its node.
 
 With K gossip rounds a step, node v adds noise to each of its messages: slot 0 with the gradient, slot k in round k,
-and, where models are published, slot K to the model that it then sends to all and goes on from. All noise of a
-step is drawn with the gradient and waits in the state of the node for its round. "Optimal" is within this class:
-Gaussian noise that each node draws alone, one slot a message, at a price of noise. Groups of nodes that share a seed
-draw noise for all of their messages besides, correlated between the nodes too, which an attacker inside knows.
+and, where models are published, slot K to the model that it then sends to all and goes on from. All noise of a step is
+drawn with the gradient and waits in the state for its round. "Optimal" is within this class: Gaussian noise that each
+node draws alone, at a price of noise. Groups that share a seed draw noise for all of their messages besides.
 """
 
 from __future__ import annotations
@@ -28,30 +27,24 @@ from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
 from ..participation import Participation
-from .checks import builder
+from .building import MECHANISMS, builder
 from .error_in_models import counted_rows
 from .gossip_sgd import receivers
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS
 from .round import Round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     class TrustModel(Protocol):
-        """The methods of a trust model that are called here; its package stands on this one."""
+        """What is called here of `mfdl.trust`, which stands on this package."""
 
-        def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-            """Nodes that observe."""
-
-        def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]:
-            """The models that it is the worst case of, with their victims."""
+        def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]: ...
+        def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]: ...
 
 
-MAX_ENTRIES = 20_000_000
-"""Largest V of one attacker that is formed."""
-ALIKE = 1e-12
-"""Up to which views and costs count as equal when nodes are permuted: above the rounding of products of weights."""
+MAX_ENTRIES = 20_000_000  # of V of one attacker
+ALIKE = 1e-12  # up to which views and costs count as equal when nodes are permuted: above rounding
 
 
 @builder
@@ -73,7 +66,7 @@ def message_noise(
 
     Args:
         noise: N over T steps x (K + 1) n slots, K n where models are not published; default independent.
-        published: after its K rounds each step has a round in which every node sends its model to all others.
+        published: after its K rounds each step has one in which every node sends its model to all others.
     Raises: UnsupportedMechanism: momentum or weight decay.
     """
     if not dynamics.is_plain:
@@ -147,19 +140,16 @@ def trust_optimal(
     Args:
         trust: the attackers; masks of `TrustModel.from_masks` are over the messages of `message_noise`. Default: any
             one other node, from what it receives (`trust.AnyReceiver`).
-        published: every node sends its model to all others after each step, so that numbers hold for adaptive
-            gradients; else messages stay between neighbours, and several steps are accounted as if all were seen.
+        published: as for `message_noise`: numbers hold for adaptive gradients; else messages stay between neighbours,
+            and several steps are accounted as if all were seen.
         release: final models besides, as for `Privacy`; default the trust model's.
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.
         budgets: mu[u, v] > 0 of what node v may learn of u, shape (n, n), relative to the largest; default equal.
-        seeds: groups of nodes, each of which shares a seed.
-        tolerance: relative gap of the certificate; max_iterations: Newton steps.
+        seeds: groups of nodes that share one; tolerance: relative gap; max_iterations: Newton steps.
 
     Its `factorization` is the certificate: objective = mean variance in the counted models at learning rate 1 + price *
-    trace of the noise, at mu = 1 and record shift 1; no noise of this class costs less than its lower bound.
-    Sparse regular graphs gain much over mafalda with the same rounds, dense or irregular ones little.
-
+    trace of the noise, at mu = 1 and record shift 1. Sparse regular graphs gain much over mafalda, others little.
     Raises: InvalidInput: a record that an attacker sees without noise, a problem too large (with its numbers).
         UnsupportedMechanism: momentum, decay, curvature or released models as weights, too many patterns.
     Cost: a dense Newton method over n L (L + 1) / 2 unknowns, L = T (K + 1); V of every attacker is formed.
@@ -187,10 +177,9 @@ def trust_optimal(
 
 
 class _Blocks:
-    """Base noise of independent blocks: one of each node, and one of each group that shares a seed.
+    """Base noise of independent blocks, of each node and of each seed: columns (step, slot, member of a block).
 
-    A column is (step, slot of the step, member of a block), in this order; a block has one for each of the messages of
-    its members. Attributes: owner: of each column of a step, its block; node: the member; slot: of the step.
+    Attributes: owner, node, slot: of each column of a step, its block, member and slot.
     """
 
     def __init__(self, n: int, num_steps: int, slots: int, seeds: Sequence[Sequence[int]] = ()) -> None:
@@ -213,35 +202,30 @@ class _Blocks:
             self.places[block, : part.size] = part
 
     def base_noise(self) -> StepNoise:
-        """Independent noise of all columns, added up for each message."""
         return StepNoise(self._added(), self.holders(), self.num_steps, self.n)
 
     def _added(self) -> sp.csr_array:
-        """Slots <- columns of one step."""
         columns = np.arange(self.owner.size)
         shape = (self.slots * self.n, columns.size)
         return sp.csr_array((np.ones(columns.size), (self.slot * self.n + self.node, columns)), shape=shape)
 
     def holders(self) -> sp.csr_array:
-        """(columns of a step, n): the members of the block."""
         of_blocks = np.zeros((len(self.members), self.n), dtype=bool)
         for block, nodes in enumerate(self.members):
             of_blocks[block, nodes] = True
         return sp.csr_array(of_blocks[self.owner])
 
     def split(self, rows: FloatArray) -> FloatArray:
-        """Columns to (rows, blocks, columns of a block), with zeros where a block has fewer."""
         return np.asarray(np.concatenate([rows, np.zeros((len(rows), 1))], axis=1)[:, self.places])
 
     def costs(self, base: LinearAlgorithm, weights: ErrorWeights, price: float) -> FloatArray:
-        """H_v + price I: mean variance in the counted models per unit of noise; (blocks, L, L)."""
+        """H_v + price I, (blocks, L, L): mean variance in the counted models per unit of noise."""
         rows = base.noise.rmatmat(counted_rows(base, weights).T).T
         by_block = self.split(rows).transpose(1, 0, 2)
         mean = by_block.transpose(0, 2, 1) @ by_block / (self.n * weights.weights_by_step(self.num_steps).sum())
         return np.asarray(mean + price * np.eye(mean.shape[1]))
 
     def noise(self, covariances: FloatArray) -> ScheduledNoise:
-        """Noise whose covariance over the columns of each block is the one given; shape (blocks, L, L)."""
         factors = [np.linalg.cholesky(S[:size, :size]) for S, size in zip(covariances, self.sizes, strict=True)]
         rows, columns = [], []
         for places, size in zip(self.places, self.sizes, strict=True):
@@ -255,7 +239,6 @@ class _Blocks:
 
 
 def _within(views: Sequence[AttackerView], budgets: FloatArray, n: int) -> list[AttackerView]:
-    """The views with budgets by pair, of which the largest is 1."""
     if budgets.shape != (n, n) or any(len(view.attackers) != 1 for view in views):
         raise InvalidInput(
             f"budgets must have a row for each victim and a column for each attacker, shape ({n}, {n}), under a trust "
@@ -284,14 +267,12 @@ def _symmetric(base: LinearAlgorithm, views: Sequence[AttackerView], costs: Floa
 
 
 def _sorted_rows(view: AttackerView, moved: NDArray[np.intp]) -> FloatArray:
-    """A and V over the nodes in an order, rows sorted."""
     parts = view.gradients[:, :, moved], view.noise[:, moved]
     rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     return np.asarray(rows[np.lexsort(np.round(rows, 9).T)])  # exact: rounded before
 
 
 def _seen(base: LinearAlgorithm, blocks: _Blocks, trust: TrustModel, release: str | None) -> list[AttackerView]:
-    """One view for each of the members of a trust model that has victims."""
     views, n, T = [], base.num_nodes, base.num_steps
     for model, victims in trust.members(base):
         if not victims:
@@ -307,7 +288,7 @@ def _seen(base: LinearAlgorithm, blocks: _Blocks, trust: TrustModel, release: st
 
 
 def _received(base: LinearAlgorithm, blocks: _Blocks) -> list[AttackerView]:
-    """One view for each node: the messages that it receives and all final models, without the noise that it holds."""
+    """One view for each node: received messages and all final models, without the noise that it holds."""
     n, T, S = base.num_nodes, base.num_steps, base.messages_per_round
     from_gradients = base.messages_from_gradients, base.released_from_gradients
     from_noise = base.messages_from_noise, base.released_from_injected_noise @ base.noise

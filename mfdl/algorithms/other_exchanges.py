@@ -1,24 +1,15 @@
-"""Algorithms with other messages than the plain round: push-sum, a token, and different noise on each message.
+"""Algorithms with other messages than the plain round: push-sum, a token, different noise on each message, dropout.
 
-`push_sum` is D-SGD over directed edges. In `random_walk` one model walks over the graph, and the node that holds it
-takes
-a step with it: each holder adds its own noise, so an attacker that sees the token now and then sees it under the noise
-of all steps since. The walk is public and sampled before training: privacy losses hold given the walk
-(docs/random_walks.md). In `zip_dl` each node adds different noise to each message, chosen to cancel in the averages of
-its receivers: node a draws Y_{a->v} for every v of its closed neighbourhood (d_a nodes, itself included) and sends
+In `zip_dl` noise cancels in the averages of receivers: node a draws Y_{a->v} for every v of its closed neighbourhood
+(d_a nodes, itself included) and sends
 
     x_a + Z_{a->v},    Z_{a->v} = Y_{a->v} - (1 / (d_a W_va)) sum_j W_ja Y_{a->j},
 
-so that sum_v W_va Z_{a->v} = 0: the average model never sees the noise. The message a -> a is never transmitted unless
-`self_messages`. Messages are indexed one by one: S = sum_a d_a rows.
+so that sum_v W_va Z_{a->v} = 0. The message a -> a is never transmitted unless `self_messages`.
 
-Node dropout: the algorithm that runs, and is accounted, when nodes are offline in some steps, and recovery of noise.
-
-An offline node takes no gradient, adds no noise and sends nothing. Noise that others share with it, and that it would
-have cancelled, stays in their models, unless it is recovered. The pattern is public and sampled before training.
-
-Recovery (`recovered`) changes which node adds which column of the noise when. The noise is then smaller or otherwise
-correlated, so it must be accounted anew. No node learns a secret that it did not hold: only holders add a column.
+An offline node (`with_dropout`) takes no gradient, adds no noise and sends nothing. Noise that it shares, and would
+have cancelled, stays in the models of others, unless it is recovered (`recovered`): other holders add a column, and the
+noise must be accounted anew. Walks and patterns are public and sampled before training.
 """
 
 from __future__ import annotations
@@ -40,11 +31,10 @@ from ..gossip.directed import PushSum
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..operators import Map
 from ..participation import Participation
-from .checks import builder
+from .building import MECHANISMS, builder
 from .gossip_sgd import decentralized, receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
-from .mechanism_names import MECHANISMS
 from .round import MAPS, SHAPES, Round
 
 
@@ -56,8 +46,8 @@ def push_sum(
 
         x_{t+1} = S_t (x_t - eta_t i_t(z_t)),  that is  z_{t+1} = W_t (z_t - (eta_t / w_t) i_t),  i = g + e
 
-    A node sends shares of its sum; weights and shares are public, so a share shows its z_t - (eta_t / w_t) i_t.
-    D-SGD on the same gossip (`dp_dsgd`) leaves 1 / w_t out: then nodes that many send to count more than others.
+    Weights are public, so a share of a sum shows z_t - (eta_t / w_t) i_t. D-SGD on the same gossip (`dp_dsgd`) leaves
+    1 / w_t out: then nodes that many send to count more than others.
 
     >>> import mfdl, networkx
     >>> links = networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])
@@ -65,13 +55,10 @@ def push_sum(
     >>> push_sum(dynamics, mfdl.Cyclic(epochs=2, period=3)).name
     'push-sum'
 
-    Args:
-        dynamics: on gossip of `gossip.push_sum`, of at least as many rounds as steps.
-        noise: on gradient sums; default fresh independent noise. `mafalda(...).noise`, for one, is another.
+    Args: noise: on gradient sums; default fresh independent noise.
     Guarantees: where all messages are seen losses are those of D-SGD with the same noise, on any graph.
     Raises: InvalidInput: other gossip, or fewer rounds than steps. UnsupportedMechanism: momentum, weight decay, or
         several gossip rounds per step.
-    Cost: one round for each step, O(nodes + edges).
     Source: arXiv:1811.10792, Algorithm 1.
     """
     gossip = dynamics.gossip
@@ -105,7 +92,8 @@ def random_walk(
 ) -> LinearAlgorithm:
     """Random-walk SGD: in step t node walk[t] sends theta - eta_t (g + e) to node walk[t + 1], whose model it becomes.
 
-    All others keep the token as they last had it. What stays at its node is not sent.
+    All others keep the token as they last had it. What stays at its node is not sent. Privacy losses hold given the
+    walk (docs/random_walks.md).
 
     >>> import mfdl
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
@@ -115,19 +103,14 @@ def random_walk(
     (5, 5)
 
     Args:
-        dynamics: its gossip holds the probabilities of the walk; only its weights other than zero matter here.
         participation: of all steps; a record takes part in those of them in which its node holds the token.
-        walk: node indices (T + 1,), as `gossip.sampled_walk` makes it.
-        to_all: after the last step all nodes get the token, so that final models are the token; else only walk[T]
-            does, and final models are what each node had last.
-        noise: on gradient sums; default fresh independent noise.
-
-    Guarantees: without hidden messages each visit is seen under its own noise; an attacker that the token reaches now
-        and then sees the m visits of a record between two of its own under the noise of all L steps between them:
-        sens^2 = sum m^2 / L for non-adaptive gradients, where noise is fresh and the rate constant.
-    Raises: InvalidInput: another length, no node, a move of no probability. UnsupportedMechanism: momentum, weight
-        decay, or several gossip rounds per step.
-    Cost: one round for each distinct move, O(nodes). Training takes gradients at all nodes and drops those of others.
+        walk: node indices (T + 1,), as `gossip.sampled_walk` makes it; each move has a weight in the gossip.
+        to_all: after the last step all nodes get the token, so that final models are the token; else only walk[T].
+    Guarantees: an attacker that the token reaches now and then sees the m visits of a record between two of its own
+        under the noise of all L steps between them: sens^2 = sum m^2 / L for non-adaptive gradients, where noise is
+        fresh and the rate constant.
+    Raises: InvalidInput: no such walk. UnsupportedMechanism: momentum, weight decay, or several rounds per step.
+    Cost: training takes gradients at all nodes and drops those of others.
     Source: random-walk SGD, private in arXiv:2402.07471 and arXiv:2510.19934.
     """
     if not (dynamics.has_one_round and dynamics.is_plain):
@@ -159,16 +142,10 @@ def zip_dl(
 ) -> LinearAlgorithm:
     """Zip-DL: noise per message that cancels in the average: nothing is private once final models are released.
 
-    On a symmetric gossip matrix.
-
-    Args:
-        sigma: standard deviation of Y in units of the mechanism's noise_std, > 0 (of the messages, i.e. after the
-            learning rate).
-        self_messages: count a -> a as transmitted; then a node's messages average to its model without noise, and
-            nothing is private.
-    Raises: InvalidInput: W not symmetric (the cancellation is defined for symmetric W); UnsupportedMechanism:
-        time-varying W, several gossip rounds, momentum or weight decay.
-    Source: arXiv:2403.11795, Algorithm 1.
+    Args: sigma: standard deviation of Y, after the learning rate, in units of noise_std; self_messages: count a -> a as
+        transmitted; then a node's messages average to its model without noise, and nothing is private.
+    Raises: InvalidInput: W not symmetric; UnsupportedMechanism: time-varying W, several gossip rounds, momentum or
+        weight decay.
     """
     if not (dynamics.gossip.is_constant and dynamics.has_one_round):
         raise UnsupportedMechanism("zip-dl covers constant gossip with one round per step.")
@@ -213,7 +190,7 @@ def zip_dl(
 
 
 def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
-    """(sender, receiver, weight) of each message, by sender; every node sends one to itself."""
+    """(sender, receiver, weight) of each message, by sender, those to itself included."""
     if (alone := gossip.weights.diagonal() == 0).any():
         node = gossip.labels[np.argmax(alone)]  # exact: booleans
         raise InvalidInput(
@@ -225,7 +202,7 @@ def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Fl
 
 
 def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:
-    """Z <- Y, csr (messages, messages): I - 1 w^T / (d w) for the messages of each sender."""
+    """Z <- Y: I - 1 w^T / (d w) for the messages of each sender."""
     weights = (weight[sender == node] for node in np.unique(sender))
     blocks = [sp.csr_array(np.eye(w.size) - np.outer(1.0 / (w.size * w), w)) for w in weights]
     return sp.csr_array(sp.block_diag(blocks))
@@ -245,23 +222,16 @@ def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: st
     'dp-dsgd with dropout'
 
     Args:
-        algorithm: on gossip in which offline nodes exchange nothing (`gossip.node_dropout`, of the same pattern), with
-            one injection slot for each node.
+        algorithm: on gossip in which offline nodes exchange nothing (`gossip.node_dropout`, of the same pattern).
         present: which nodes are online in each step, bool (T, n), public.
-        recovery: recovery of the noise that offline nodes do not add, see `recovered`: "drop", "substitute" or
-            "catch-up"; default none. It changes the noise, so the privacy loss may grow.
-
-    Returns: an algorithm under the same participation: the privacy loss of a record is that of the steps in which its
-        node is online. Noise is the same function of key and step, so the noise of missed steps is never used; with
-        "catch-up" once, when the node comes back.
+        recovery: of the noise that offline nodes do not add, see `recovered`; default none. The loss may grow.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
         `algorithm`, no loss without recovery is above that of `algorithm`; nor, of noise fresh in each step that is
         dropped where up to q nodes are offline, against c of the nodes together, above that of `algorithm` under
         `trust.Coalitions(q + c)`. Where messages are hidden, or are sums of several steps (`local_steps`), it may be,
         as noise of steps missed covers nothing: account for what comes back.
-    Raises: InvalidInput: another shape, slots that are no nodes, an offline node whose messages others use, an unknown
-        recovery, or one that this noise does not support.
-    Cost: one round for each distinct pattern.
+    Raises: InvalidInput: slots that are no nodes, an offline node whose messages others use, a recovery that this noise
+        does not support.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     online = presence(present, algorithm.num_nodes, algorithm.num_steps)
@@ -296,15 +266,11 @@ RECOVERIES = ("drop", "substitute", "catch-up")
 
 
 def recovered(noise: NoiseOperator, online: Present, recovery: str) -> NoiseOperator:
-    """The noise that is added when nodes are offline.
+    """The noise that is added when nodes are offline; online: bool (T, n).
 
-    Args:
-        noise: a `CausalNoise` with one slot for each node; there: bool (T, n).
-        recovery: "drop": no node adds a column that an offline node would add as well. "substitute"
-            (substitute): the online holders of a column add the part of the offline ones, in equal shares. "catch-up":
-            a node that comes back adds the noise of its missed steps besides that of the step. The first two need to
-            know which nodes are offline before noise is added.
-
+    "drop": no node adds a column that an offline node would add as well. "substitute": the online holders of a column
+    add the part of the offline ones, in equal shares. "catch-up": a node that comes back adds the noise of its missed
+    steps besides that of the step. The first two need to know which nodes are offline before noise is added.
     Raises: InvalidInput: another recovery, or user-defined noise, whose columns are unknown.
     """
     require_known("recovery", recovery, RECOVERIES)

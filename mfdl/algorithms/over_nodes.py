@@ -1,8 +1,7 @@
 """Algorithms whose noise is correlated across nodes, fresh in every step: DECOR and any node covariance R (CorN).
 
-All are the plain decentralized round with `StepNoise`: injected noise of a step = F times the step's base noise. Each
-part of the base noise is a column of F with the nodes that hold it; who knows what is for trust models to say. The
-covariances themselves, and how far they are from the best, come from `factorization.seeded_covariances`.
+All are the plain decentralized round. Each part of the base noise of a step is a column of its factor F, with the nodes
+that hold it. The covariances, and how far they are from the best, come from `factorization.seeded_covariances`.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ from ..noise import SpatioTemporalNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, solved_by
+from .building import MECHANISMS, OF_BALLS_IN_BINS, SHARED, builder, solved_by
 from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS, SHARED
 
 
 @builder
@@ -50,8 +48,7 @@ def tuned_decor(
 ) -> LinearAlgorithm:
     """DECOR with the ratio sigma_cor / sigma_ldp that leaves the least noise in the models, against any q nodes.
 
-    Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
-    Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
+    Args: coalition_size: q < n; horizon, weights: as for `corn`. The paper searches the ratio by training instead.
     """
     solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
     return spatial_noise(dynamics, participation, solved, name="decor")
@@ -79,14 +76,9 @@ def decor(
     Node i injects sigma_ldp v_i + sum over its edges of +- sigma_cor v_e, all v fresh in every step and independent;
     covariance over nodes sigma_ldp^2 I + sigma_cor^2 L. Each v_e is held by both ends of its edge.
 
-    Args:
-        sigma_ldp: > 0 or 0 (then only pairwise noise: rank deficient); sigma_cor: >= 0. Standard deviations, in
-            units of the mechanism's noise_std.
-        orientation: one sign +-1 per edge in sorted order; no number depends on it.
-    Source: arXiv:2405.01031, Algorithm 1, drawn fresh in every step.
+    Args: sigma_ldp, sigma_cor: >= 0, in units of noise_std; orientation: one sign +-1 per edge in sorted order.
     """
-    local = check.non_negative(sigma_ldp=sigma_ldp)
-    pair = check.non_negative(sigma_cor=sigma_cor)
+    local, pair = check.non_negative(sigma_ldp=sigma_ldp), check.non_negative(sigma_cor=sigma_cor)
     n = dynamics.num_nodes
     incidence = node_covariances.incidence(dynamics.gossip.at(0).links(), orientation)
     factor = sp.hstack([local * sp.eye_array(n), pair * incidence]).tocsr()
@@ -111,12 +103,9 @@ def spatial_covariance(
     Args:
         covariance: R, shape (n, n), symmetric positive semidefinite; or one R_k per group, over all nodes and zero
             outside its group, or over the nodes of the group in their order. Default the identity.
-        groups: for each seed the nodes that hold it; default one seed held by all nodes, which protects against
-            outsiders only. A group of one node makes private noise.
+        groups: for each seed the nodes that hold it; default all nodes, which protects against outsiders only.
         private_variance: s >= 0, of noise that every node keeps to itself.
-    Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; groups that are
-        empty, repeat a node or name one that is not there; no noise at all.
-    Source: arXiv:2501.14644v2, problems (9) and (10).
+    Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; no noise at all.
     """
     n = dynamics.num_nodes
     checked_groups(() if groups is None else groups, n)
@@ -135,10 +124,7 @@ def spatial_covariance(
 def spatial_noise(
     dynamics: Dynamics, participation: Participation, solved: SpatialFactorization, *, name: str
 ) -> LinearAlgorithm:
-    """The algorithm whose node noise is a given `SpatialFactorization`, who holds which seed included.
-
-    Raises: InvalidInput: made for another number of nodes.
-    """
+    """The algorithm whose node noise is a given `SpatialFactorization`. Raises: InvalidInput: made for other nodes."""
     check.instance(SpatialFactorization, solved=solved)
     if solved.num_nodes != dynamics.num_nodes:
         raise InvalidInput(
@@ -179,13 +165,13 @@ def corn(
 ) -> LinearAlgorithm:
     """CorN-DSGD (Whisper D-SGD): the covariance over nodes that leaves the least noise in the models.
 
+    With one seed for all nodes it protects against outsiders; insiders are held off by seed groups, private noise and
+    coalition_size >= 1.
+
     Args: as for `factorization.optimal_covariance`; horizon: default one step as published, or with weights all
-        steps of the run. With one seed for all nodes it protects against outsiders; insiders
-        are held off by seed groups, private noise and coalition_size >= 1.
-        all_shared: all noise comes from one seed of all nodes, as in the published Algorithm 1, see
-        `SpatialFactorization.with_all_shared`; by default a node keeps noise of the least eigenvalue of R to itself.
+        steps of the run; all_shared: all noise comes from one seed of all nodes, as published; by default a node keeps
+        noise of the least eigenvalue of R to itself.
     Raises: InvalidInput: all_shared beside groups or coalition_size.
-    Source: arXiv:2501.14644v2, problems (9) and (10), with private noise kept apart from the shared seeds.
     """
     if check.flag(all_shared=all_shared) and (groups is not None or coalition_size):
         raise InvalidInput(
@@ -216,10 +202,7 @@ def corn_pairwise(
 ) -> LinearAlgorithm:
     """The pairwise-constrained CorN-DSGD: sigma_ldp^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
-    Args: all_shared: all noise comes from one seed of all nodes, see `SpatialFactorization.with_all_shared`; by default
-        both ends of an edge hold its own.
-    Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
-        share a node, which its condition on disjoint edges leaves open.
+    Args: all_shared: all noise comes from one seed of all nodes; by default both ends of an edge hold its own.
     """
     shared = check.flag(all_shared=all_shared)
     solved = optimal_pairwise(dynamics, **_counted(participation, horizon, weights))
@@ -227,14 +210,13 @@ def corn_pairwise(
 
 
 def _counted(participation: Participation, horizon: int | None, weights: ErrorWeights | None) -> dict[str, Any]:
-    """The counted models: those after one step, as published, or with weights those of the whole run."""
     if horizon is None:
         horizon = 1 if weights is None else participation.num_steps
     return {"horizon": horizon, "weights": weights}
 
 
 def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -> np.ndarray:
-    """R_k over the nodes of its group, from that or from an n x n matrix that is zero elsewhere."""
+    """R_k over its group, from that or from an n x n matrix that is zero elsewhere."""
     R = check.square_array(covariance=covariance)
     if whole or (len(R) == n and len(group) < n):
         if len(R) != n:
@@ -252,7 +234,7 @@ def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -
 def spatio_temporal_noise(
     dynamics: Dynamics, participation: Participation, solved: SpatioTemporalFactorization, *, name: str | None = None
 ) -> LinearAlgorithm:
-    """The algorithm whose noise is a given `SpatioTemporalFactorization`, who holds which seed included.
+    """The algorithm whose noise is a given `SpatioTemporalFactorization`.
 
     Raises: InvalidInput: made for other nodes, another gossip matrix, or another participation.
     """
@@ -283,8 +265,7 @@ def spatio_temporal_noise(
 def kronecker(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
 
-    Args: those of `factorization.optimal_kronecker`. With one seed for all nodes it protects against outsiders;
-        insiders are held off by seed groups, private noise and coalition_size >= 1.
+    For insiders as `corn`.
     """
     return _converged(given, solved, default_tolerance(given.get("groups"), given.get("coalition_size", 0)))
 
@@ -294,8 +275,7 @@ def kronecker(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> 
 def per_mode(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
 
-    Never worse than the best of `kronecker` up to the tolerance, at which the product it begins with is solved.
-    Args: those of `factorization.optimal_per_mode`.
+    Never worse than `kronecker` up to the tolerance.
     """
     return _converged(given, solved, PER_MODE_TOLERANCE)
 
@@ -303,10 +283,7 @@ def per_mode(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> L
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @solved_by(optimal_joint)
 def joint(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
-    """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
-
-    Args: those of `factorization.optimal_joint`.
-    """
+    """The best noise of any correlation over steps and nodes, against outsiders; for small T n."""
     return _converged(given, solved, USUAL_TOLERANCE)
 
 
@@ -322,14 +299,8 @@ def kronecker_bins(
 ) -> LinearAlgorithm:
     """For balls-in-bins and outsiders: the best covariance over nodes of fresh noise, then the best encoder over time.
 
-    Args:
-        participation: `BallsInBins`.
-        noise_std: a function from M, shape (bins, bins), to a noise level; `mfdl.privacy.noise_of_bins(...)` makes it.
-        weights: which models count in the error; default all alike.
-    Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
-        target.
-    Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_balls_in_bins`.
-    Source: docs/balls_in_bins_theorem.md.
+    Args: noise_std, weights: as for `mafalda_bins`.
+    Raises: as `mafalda_bins`; UnsupportedMechanism: gossip without modes. Cost: the modes take n T^3.
     """
     known = participation.patterns_of_bins("kronecker-bins", "kronecker")
     space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)

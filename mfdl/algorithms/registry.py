@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,15 +17,12 @@ from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..objective import ErrorWeights
 from ..participation import BallsInBins, Participation
 from ..spec import PREFIX, Parameter, setting, value_of
-from . import over_nodes
-from .checks import builder
+from .building import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, builder, shares_noise
 from .factorized import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, shares_noise
 
 FILE_PREFIX = "file:"
-OUTSIDE = (FILE_PREFIX, PREFIX)
-"""Beginnings of the names of what no entry of the registry has: files, objects of the caller (`spec.Given`)."""
+OUTSIDE = (FILE_PREFIX, PREFIX)  # of files, and of objects of the caller (`spec.Given`)
 WEIGHTS_MARK = "@"
 
 
@@ -50,13 +46,11 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
 
 
 def find_entry(name: str) -> MechanismEntry | None:
-    """The entry of a name, with or without error weights; None for a file or an object."""
     base = split(name)[0]
     return MECHANISMS.get(base) or OF_BALLS_IN_BINS.get(base)
 
 
 def is_of_balls_in_bins(name: str) -> bool:
-    """Whether a mechanism is for balls-in-bins alone and for a target."""
     return split(name)[0] in OF_BALLS_IN_BINS
 
 
@@ -66,16 +60,11 @@ def serves(name: str, scheme: str) -> bool:
 
 
 def settable_parameters(name: str) -> Mapping[str, Parameter]:
-    """Parameters that `--set` can give a mechanism's builder; none for a file."""
     entry = find_entry(name)
     return {} if entry is None else entry.parameters
 
 
 def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as arguments of a mechanism's builder.
-
-    Raises: InvalidInput: not key=value, a key the mechanism does not have, a value of another type.
-    """
     entry, given = find_entry(name), list(settings)
     if entry is None and given:
         raise InvalidInput(f"mechanism {name!r} has no parameters, got {given[0]!r}.")
@@ -83,7 +72,7 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> str:
-    """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
+    """The name itself. Raises: InvalidInput: it cannot be built, with the nearest name."""
     base, _ = split(name)
     if not name.startswith(OUTSIDE) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
         if len(name.split()) > 1:
@@ -96,13 +85,10 @@ def check_name(name: str) -> str:
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     """The named algorithm with its parameters (see MECHANISMS).
 
-    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
-    the weights. `file:FILE` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
-    shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew. For secret
-    bins it is what it is for the same bins where they are public.
+    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included. `file:FILE` is
+    MF-D-SGD with that file's encoder, or the noise of its factorization.
     Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
-        participation, if it holds encoders, or for other nodes or gossip, if it holds noise correlated over nodes or
-        encoders of single nodes.
+        participation, or, if its noise is not one encoder for all nodes, for other nodes or gossip.
     """
     check_name(name)
     if name.startswith(PREFIX):
@@ -110,7 +96,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
     if participation.public is not participation:
-        return _drawn_secretly(build(name, dynamics, participation.public, **parameters), participation)
+        public = build(name, dynamics, participation.public, **parameters)
+        return public.with_fields(participation=participation)  # where the map from records to steps is secret
     if (entry := find_entry(name)) is not None:
         builder = entry.build if split(name)[1] is None else entry.best
         if parameters and builder is not entry.build:  # both would decide the same
@@ -121,10 +108,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         return _built(builder, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
-    if isinstance(saved.factorization, SpatialFactorization):
-        return over_nodes.spatial_noise(dynamics, participation, saved.factorization, name=name)
-    if isinstance(saved.factorization, SpatioTemporalFactorization):
-        return over_nodes.spatio_temporal_noise(dynamics, participation, saved.factorization, name=name)
+    if isinstance(saved.factorization, SpatialFactorization | SpatioTemporalFactorization):
+        return mf_dsgd(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for.public != participation:  # encoders for balls-in-bins serve public ones
         raise InvalidInput(
@@ -143,10 +128,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
 
 
 def _built_by_caller(given: Any, dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
-    """An algorithm of the caller, or what their function builds.
-
-    Raises: InvalidInput: it is of another graph, other step sizes or another participation than the others.
-    """
+    """Raises: InvalidInput: the caller's algorithm is of another graph, other step sizes or another participation."""
     algorithm = given if isinstance(given, LinearAlgorithm) else given(dynamics, participation)
     check.instance(LinearAlgorithm, mechanism=algorithm)
     theirs, remedy = algorithm.dynamics, "build it with that one, or give a function of (dynamics, participation)"
@@ -164,25 +146,20 @@ def _built_by_caller(given: Any, dynamics: Dynamics, participation: Participatio
 
 
 def meant_models(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
-    """Names of the trust models under which a mechanism protects as it is meant to, its own first.
-
-    Without noise: none at all, hence no model to contradict. A file's follow from who holds its noise.
-    """
+    """Names of trust models under which a mechanism protects as it is meant to, its own first; none without noise."""
     if (entry := find_entry(name)) is not None:
         return entry.models
     return SHARED if shares_noise(algorithm) else LOCAL
 
 
 def shortsighted(algorithm: LinearAlgorithm) -> str:
-    """Warning about noise over nodes that is optimal for one step, in a run of several; empty elsewhere."""
+    """Warning about noise over nodes that is optimal for one step, in a run of several, or empty."""
     one_step = isinstance(algorithm.factorization, SpatialFactorization) and algorithm.factorization.horizon == 1
-    T = algorithm.num_steps
-    if not one_step or T == 1:
+    if not one_step or (T := algorithm.num_steps) == 1:
         return ""
     return (
-        f"{algorithm.name} minimises the noise in the models after one step, as published, but this "
-        f"run has {T:,} steps: error weights all, or horizon={T}, minimise the noise in the models of "
-        "all steps."
+        f"{algorithm.name} minimises the noise in the models after one step, as published, but this run has {T:,} "
+        f"steps: error weights all, or horizon={T}, minimise the noise in the models of all steps."
     )
 
 
@@ -195,26 +172,17 @@ def build_tuned(
     coalition_size: int = 0,
     noise_std: Callable[[FloatArray], float] | None = None,
 ) -> LinearAlgorithm:
-    """The named algorithm with its free parameters at their best against coalitions of a size (0: none).
-
-    Args: noise_std: what a target asks of encoders, for mechanisms of balls-in-bins (`OF_BALLS_IN_BINS`).
-    """
+    """The named algorithm with its free parameters at their best; noise_std: for `OF_BALLS_IN_BINS`."""
     entry = find_entry(check_name(name))
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)
     if participation.public is not participation:
         public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
-        return _drawn_secretly(public, participation)
+        return public.with_fields(participation=participation)
     if entry is None:
         return build(name, dynamics, participation)
     against = {"coalition_size": coalition_size} if entry.takes("coalition_size") else {}
     return _built(entry.best, name, dynamics, participation, **against)
-
-
-def _drawn_secretly(public: LinearAlgorithm, participation: Participation) -> LinearAlgorithm:
-    """The same algorithm where the map from records to steps is secret."""
-    secret = dataclasses.replace(public, participation=participation)
-    return secret.known_plain() if public.is_plain else secret
 
 
 def _made_for_target(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:

@@ -52,12 +52,8 @@ MAPS = tuple(name for name in SHAPES if name != "receivers")
 class Round:
     """The maps P, Q, R, K, F, J, L above; None is the zero map.
 
-    Attributes:
-        message_from_state, message_from_gradient, message_from_noise: P, Q, R; dense or sparse, kept as own read-only
-            csr arrays without stored zeros (an array that is one already is shared, not copied).
-        state_from_message, state_from_state, state_from_gradient, state_from_noise: K, F, J, L.
-        receivers: of each message, bool (messages, n); None: broadcast.
-
+    Dense or sparse, they are kept as read-only csr arrays without stored zeros; what is one already is shared.
+    Attributes: receivers: of each message, bool (messages, n); None: broadcast.
     Raises: InvalidInput: entries that are not finite real numbers or out of range, shapes that do not fit together.
     """
 
@@ -86,22 +82,18 @@ class Round:
 
     @classmethod
     def from_recursion(cls, maps: RecursionMaps, receivers: Map = None, *, like: Round | None = None) -> Round:
-        """The round in which gradients and noise both enter as the input of these maps.
-
-        Args: like: a round that shares some of them, which are not looked at again.
-        """
+        """Gradients and noise both enter as the input of these maps; those shared with `like` are checked already."""
         Q, J = maps.out_from_input, maps.state_from_input
         given = (maps.out_from_state, Q, Q, maps.state_from_out, maps.state_from_state, J, J, receivers)
         return cls(*given) if like is None else like.with_maps(**dict(zip(SHAPES, given, strict=True)))
 
     def with_maps(self, **maps: Map) -> Round:
-        """This round with other maps, by name; only those that are other objects are looked at."""
         other = copy.copy(self)
         other._take({name: matrix for name, matrix in maps.items() if matrix is not getattr(self, name)})
         return other
 
     def require_sizes(self, sizes: dict[str, int]) -> None:
-        """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
+        """Raises: InvalidInput: a map of other sizes than those given by name, or than another map has."""
         known = {space: (size, "the algorithm") for space, size in sizes.items()}
         for name, axes in SHAPES.items():
             matrix = getattr(self, name)
@@ -115,21 +107,17 @@ class Round:
 
     @property
     def noise_enters_with_gradients(self) -> bool:
-        """Whether gradients and injected noise enter by the very same maps: Q = R and J = L."""
         pairs = zip(self._entering("gradient"), self._entering("noise"), strict=True)
         return all(a is b or map_digest(a) == map_digest(b) for a, b in pairs)
 
     def maps(self) -> list[sp.csr_array]:
-        """The maps that are not zero."""
         return [matrix for name in MAPS if (matrix := getattr(self, name)) is not None]
 
     @property
     def injects(self) -> bool:
-        """Whether a gradient or noise enters."""
         return any(matrix is not None for matrix in self._entering("gradient") + self._entering("noise"))
 
     def driven_by(self, source: Source) -> RecursionMaps:
-        """The recursion with the gradients, or the injected noise, as input."""
         Q, J = self._entering(source)
         return RecursionMaps(self.message_from_state, Q, self.state_from_message, self.state_from_state, J)
 
@@ -161,10 +149,7 @@ class LinearRecursion:
 
     @cached_property
     def noise_enters_with_gradients(self) -> bool:
-        """Whether injected noise enters exactly where gradients do, in every round, one slot per node.
-
-        Then every view is a function of the injected sums G + N Z and of public start models.
-        """
+        """Whether every view is a function of G + N Z and of start models: same maps, one slot per node."""
         return self.noise.slots_per_step == self.num_nodes and all(
             kind.noise_enters_with_gradients for kind in self.kinds
         )
@@ -180,17 +165,14 @@ class LinearRecursion:
 
     @cached_property
     def num_steps(self) -> int:
-        """T, the number of gradient steps."""
         return max(self.step_of_round) + 1
 
     @property
     def messages_per_round(self) -> int:
-        """Message rows of one round."""
         return self.message_sender.size
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows and columns of the maps, by the words of `round.SHAPES`."""
         return {
             "messages": self.messages_per_round,
             "state": self.model_from_state.shape[1],
@@ -221,7 +203,6 @@ class LinearRecursion:
 
     @cached_property
     def messages_from_injected_noise(self) -> OutputRecursion:
-        """All message rows <- injected noise."""
         return self._recursion(OutputRecursion, "noise")
 
     @property
@@ -234,16 +215,14 @@ class LinearRecursion:
         return self._recursion(StateRecursion, "gradient", model_from_state=self.model_from_state, final=final)
 
     def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
-        """The same models <- injected noise."""
         return self._recursion(StateRecursion, "noise", model_from_state=self.model_from_state, final=final)
 
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
-        """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
 
 
 def with_input_scale(rounds: Iterable[Round], gradients: FloatArray, noise: FloatArray | None) -> list[Round]:
-    """Columns of gradients, and of injection slots, multiplied by these numbers; what they share stays shared."""
+    """Columns of gradients, and of injection slots, multiplied by these numbers; shared maps stay shared."""
     times = matrices.once(
         lambda matrix, by: None if matrix is None else matrices.with_entries(matrix, matrix.data * by[matrix.indices])
     )
@@ -259,7 +238,7 @@ def _checked(given: Any, name: str) -> sp.csr_array:
 
 
 def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.intp]]:
-    """(the distinct rounds, which of them each is), by content; equal maps of different rounds become one object."""
+    """(the distinct rounds, which of them each is), by content; equal maps become one object."""
     digest = digests()
     of_map: dict[bytes, Map] = {}
     of_round: dict[bytes, tuple[int, Round]] = {}
@@ -282,10 +261,7 @@ def map_digest(matrix: Map) -> bytes:
 
 
 def digests() -> Callable[[Map], bytes]:
-    """`map_digest` for many maps: a map, and places that maps share, are read once.
-
-    It remembers by identity, so it is for one pass: what changes later, only another one sees.
-    """
+    """`map_digest` for many maps in one pass: a map, and places that maps share, are read once, by identity."""
     begun: dict[tuple[Any, ...], tuple[Sequence[Any], Any]] = {}
 
     def map_digest_once(matrix: Map) -> bytes:
@@ -303,7 +279,6 @@ def digests() -> Callable[[Map], bytes]:
 
 
 def _digest_of_places(matrix: sp.csr_array) -> Any:
-    """SHA-256 of shape, rows and columns, to which the entries come."""
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     digest = hashlib.sha256(repr(matrix.shape).encode())
     digest.update(rows.tobytes())

@@ -1,20 +1,17 @@
 """The matrices of an algorithm as the papers write them, A, B, C, W_T; and what an observer can compute exactly.
 
-What is looked at (messages, or models) is O = A G + B Z in the stacked gradients G and the base noise Z, and the papers
-factorize A = B C. All of them come from the maps that the algorithm runs with:
+Messages, or models, are O = A G + B Z in the stacked gradients G and base noise Z, and the papers factorize A = B C:
 
     A = S W_T Q      Q: how gradients enter messages, W_T: all messages <- what enters them, S: the rows looked at
     B = A N          N: injected noise <- Z, where noise enters as gradients do, else S (all messages <- Z)
     C                with A = B C: N C = I, so that N is C^-1 or C^+; the least solution where noise enters otherwise
 
-Rows and columns are time-major (docs/notation.md). Start models theta_0 are public: their part of what is looked at,
-M theta_0, is left out of O. The matrices of every family are printed in docs/workloads.md. Nothing accounts by them:
-ranks are decided in floats here.
+Rows and columns are time-major. Start models theta_0 are public: their part, M theta_0, is left out of O. Nothing
+accounts by these matrices: ranks are decided in floats here.
 
-Exact knowledge (`flow`): which states, messages and injections follow from what is seen and known, for any numbers.
-Only where maps have entries counts, so there is no threshold: a quantity is known if it is a sum of known ones, start
-models being public, and an injected sum g + e is known where a seen message holds it beside known quantities alone.
-Where a value could cancel by chance nothing is claimed; row spaces, which see that, are in `privacy.row_spaces`.
+Exact knowledge (`flow`): which states, messages and injections follow from what is seen and known. Only where maps have
+entries counts: a quantity is known if it is a sum of known ones, start models being public, and an injected sum g + e
+where a seen message holds it beside known quantities alone. Values that cancel by chance are for `privacy.row_spaces`.
 """
 
 from __future__ import annotations
@@ -50,16 +47,11 @@ MAX_DENSE_ENTRIES = 2**24
 """Entries up to which `Matrix.dense` forms an array: 128 MiB."""
 
 RESIDUAL = 1e-9
-"""Entries of B C - A and F F^+ - I, relative to the largest, up to which they count as zero: well above rounding at the
-sizes that `dense` takes, as RANK_TOLERANCE is for singular values."""
+"""Entries of B C - A and F F^+ - I, relative to the largest, up to which they count as zero, well above rounding."""
 
 
 class Matrix(StructuredOperator):
-    """One matrix of a workload.
-
-    Attributes: operator: its products, a `Kronecker` where it is time (x) nodes; formula: what it is, in the letters
-        above; blocks: the rows, and the columns, of each time block.
-    """
+    """One matrix of a workload, with its formula; blocks: the rows, and the columns, of each time block."""
 
     def __init__(self, operator: LinearOperator, formula: str, rows: Sequence[int], columns: Sequence[int]) -> None:
         super().__init__(operator.shape)
@@ -72,7 +64,7 @@ class Matrix(StructuredOperator):
         return np.asarray(self.operator.rmatmat(X))
 
     def dense(self) -> FloatArray:
-        """The matrix as an array. Raises UnsupportedMechanism: more than MAX_DENSE_ENTRIES entries."""
+        """Raises: UnsupportedMechanism: more than MAX_DENSE_ENTRIES entries."""
         if self.shape[0] * self.shape[1] > MAX_DENSE_ENTRIES:
             raise UnsupportedMechanism(
                 f"{self!r}, has more than the {MAX_DENSE_ENTRIES} entries of a dense array; multiply by it, or take "
@@ -87,10 +79,7 @@ class Matrix(StructuredOperator):
     def plot(self, ax: Axes, *, title: str = "") -> Axes: ...
 
     def plot(self, ax: Axes | None = None, *, title: str = "") -> Figure | Axes:
-        """The entries in colour, red above zero and blue below, with lines between time blocks.
-
-        Args: ax: axes to draw in and to return; default a Figure of its own.
-        """
+        """The entries, red above zero and blue below, in `ax` or a Figure of its own."""
         from matplotlib.figure import Figure  # a tenth of a second that only pictures need
 
         is_new, ax = ax is None, Figure(layout="constrained").subplots() if ax is None else ax
@@ -110,12 +99,9 @@ class Matrix(StructuredOperator):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Workload:
-    """The matrices of one algorithm; `LinearAlgorithm.workload` makes it.
+    """The matrices of one algorithm, divisors, signs and learning rates in A; `LinearAlgorithm.workload` makes it.
 
-    Attributes: algorithm; rows: "messages", all that are sent, round after round in the algorithm's order; or "models",
-        of all nodes after each step, theta_1 to theta_T, the last of which is what may be released.
-
-    G stacks sums of gradients, so divisors are in A, as signs and learning rates are.
+    Attributes: rows: "messages", all that are sent, in the order of rounds; or "models", theta_1 to theta_T.
     """
 
     algorithm: LinearRecursion
@@ -127,7 +113,6 @@ class Workload:
 
     @cached_property
     def A(self) -> Matrix:
-        """Rows <- G."""
         algorithm, S, blocks = self.algorithm, self.S, [self.algorithm.num_nodes] * self.algorithm.num_steps
         direct = all(kind.state_from_gradient is None for kind in algorithm.kinds)
         formula = _product(S, self.W_T, self.Q) if direct else _product(S, "(messages <- G)")
@@ -144,7 +129,7 @@ class Workload:
 
     @cached_property
     def C(self) -> Matrix:
-        """The encoder, A = B C. Raises UnsupportedMechanism: there is none, or it takes arrays too large to say."""
+        """The encoder, A = B C. Raises: UnsupportedMechanism: none, or it takes arrays too large to say."""
         if self._right_inverse is not None:
             return self._right_inverse
         if not self.N.shape[1]:
@@ -160,7 +145,7 @@ class Workload:
 
     @cached_property
     def N(self) -> Matrix:
-        """The noising matrix, injected noise <- Z; `noising` says whether it is C^-1, C^+ or neither."""
+        """Injected noise <- Z; `noising` says whether it is C^-1, C^+ or neither."""
         noise, causal, T = self.algorithm.noise, self.algorithm.noise.causal, self.algorithm.num_steps
         formula = "0" if noise.is_zero else "N" if noise.joint is None else "block lower triangular"
         if causal is not None and not noise.is_zero:
@@ -178,7 +163,7 @@ class Workload:
 
     @cached_property
     def W_T(self) -> Matrix:
-        """All messages, sent or not, <- what enters each of them: blocks W^(r - s) for plain gossip."""
+        """All messages, sent or not, <- their inputs: blocks W^(r - s) for plain gossip."""
         algorithm, size = self.algorithm, self.algorithm.messages_per_round
         rounds, state = self._rounds(sp.csr_array(sp.eye_array(size))), algorithm.sizes["state"]
         operator = OutputRecursion(rounds, input_size=size, out_size=size, state_size=state)
@@ -186,7 +171,7 @@ class Workload:
 
     @cached_property
     def M(self) -> Matrix:
-        """Rows <- start models theta_0: blocks W^r for plain gossip. Raises UnsupportedMechanism: as `S`."""
+        """Rows <- start models theta_0: blocks W^r for plain gossip. Raises: as `S`."""
         algorithm, size = self.algorithm, self.algorithm.messages_per_round
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
@@ -197,7 +182,6 @@ class Workload:
         return Matrix(self.S.operator @ (after @ operator), "M", self.S.blocks[0], [algorithm.num_nodes])
 
     def _rounds(self, enter: Map) -> list[RecursionMaps]:
-        """Recursion of messages from their inputs."""
         maps = [
             RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
             for kind in self.algorithm.kinds
@@ -206,7 +190,7 @@ class Workload:
 
     @cached_property
     def Q(self) -> Matrix:
-        """Map from the gradients of each step to the messages of its round, without that into the state."""
+        """Messages of a round <- the gradients of its step, without those that enter the state."""
         rounds, steps = self.algorithm.rounds, self.algorithm.step_of_round
         blocks = {(r, t): rounds[r].message_from_gradient for r, t in enumerate(steps) if t >= 0}
         size = (self.algorithm.messages_per_round, self.algorithm.num_nodes)
@@ -214,10 +198,7 @@ class Workload:
 
     @cached_property
     def S(self) -> Matrix:
-        """Rows <- all messages: those that are sent, or the models made of them.
-
-        Raises UnsupportedMechanism: models are made of more than the messages of their round.
-        """
+        """Rows <- all messages. Raises: UnsupportedMechanism: models are made of more than the messages of a round."""
         algorithm, M = self.algorithm, self.algorithm.model_from_state
         if self.rows == "messages":
             sent, name = algorithm.sent, "I" if algorithm.sent.all() else "S"
@@ -237,7 +218,6 @@ class Workload:
 
     @cached_property
     def commutation(self) -> Matrix:
-        """K, time-major <- node-major: columns u T to u T + T - 1 of A K are those of node u, in time order."""
         return _commutation(self.algorithm.num_steps, self.algorithm.num_nodes)
 
     @cached_property
@@ -265,7 +245,6 @@ class Workload:
         return Matrix(product @ Kronecker(sp.eye_array(T), back), formula, *blocks)
 
     def plot(self) -> Figure:
-        """A, B, C where there is one, and W_T, beside each other."""
         from matplotlib.figure import Figure  # as for a single matrix
 
         panels = [("A", self.A), ("B", self.B), ("W_T", self.W_T)]
@@ -318,7 +297,7 @@ def _name(matrix: Map | FloatArray, otherwise: str = "") -> str:
 def _placed(
     blocks: dict[tuple[int, int], Map], grid: tuple[int, int], size: tuple[int, int], name: str, block_name: str
 ) -> Matrix:
-    """Blocks at their places, zero elsewhere: a Kronecker product where all are multiples of one block."""
+    """Blocks at their places: a Kronecker product where all are multiples of one block."""
     blocks_at_places = [sp.csr_array(size) if block is None else sp.csr_array(block) for block in blocks.values()]
     units, scales = [blocks_at_places[0]] * len(blocks_at_places), [1.0] * len(blocks_at_places)
     if any((block != blocks_at_places[0]).nnz for block in blocks_at_places):
@@ -336,13 +315,11 @@ Mask = NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flow:
-    """Quantities that an observer knows, from the start to the end.
+    """Quantities that an observer knows.
 
     Attributes:
-        models: every model at which a gradient is taken is known before that.
-        final_models: those after the last round are known too.
-        injections: every injected sum, of every node and step, is known; never so unless noise enters exactly where
-            gradients do (`LinearAlgorithm.noise_enters_with_gradients`).
+        models: every model at which a gradient is taken, before that; final_models: those after the last round too.
+        injections: every injected sum; never so unless noise enters exactly where gradients do.
         hidden_states, hidden_messages: bool (state,) and (messages,), not known in some round.
     """
 
@@ -357,7 +334,7 @@ def flow(algorithm: LinearRecursion, seen: Mask, known_gradients: Mask, known_no
     """Follows what is known from round to round.
 
     Args: seen: bool (rounds, messages); known_gradients: (T, n); known_noise: (T, parts per step).
-    Cost: a few products with the patterns of the maps per distinct round, once that what is known stays the same.
+    Cost: a few products with the patterns of the maps per distinct round.
     """
     patterns, of_kind = _patterns(algorithm)
     model = _ones(algorithm.model_from_state)
@@ -383,11 +360,10 @@ def flow(algorithm: LinearRecursion, seen: Mask, known_gradients: Mask, known_no
 def separates_private_noise(algorithm: LinearRecursion) -> bool:
     """Whether, with all that is sent seen, a node's private noise says nothing of any other node.
 
-    Then what hides a node is the same for one who knows all other noise, and one view serves every victim. Private is
-    what one node alone holds. With known quantities taken off, rows of a view are linked where they share a hidden
-    state, a message, a gradient or a part of the noise; rows of two links are two views. So it is enough that no
-    link holds the gradients or the private noise of two nodes. Models may be released: each is a row. (Their average
-    would be one row of all nodes.)
+    Then one view serves every victim. Private is what one node alone holds. With known quantities taken off, rows of a
+    view are linked where they share a hidden state, a message, a gradient or a part of the noise; rows of two links are
+    two views. So it is enough that no link holds the gradients or the private noise of two nodes. Models may be
+    released: each is a row. (Their average would be one row of all nodes.)
     """
     n, T = algorithm.num_nodes, algorithm.num_steps
     holders = algorithm.holders
@@ -418,7 +394,7 @@ def separates_private_noise(algorithm: LinearRecursion) -> bool:
 
 
 class _Patterns:
-    """Non-zero entries of the maps of one round, and the knowledge that follows from earlier knowledge."""
+    """Non-zero entries of the maps of one round, and what follows from earlier knowledge."""
 
     def __init__(self, maps: Sequence[sp.csr_array], together: bool) -> None:
         self.P, self.Q, self.R, self.K, self.F, self.J, self.L = maps
@@ -434,7 +410,7 @@ class _Patterns:
         return messages, sums, ~(carried | _touched(self.J, ~gradients) | _touched(self.L, ~slots))
 
     def _sums(self, readable: Mask, known: Mask) -> Mask:
-        """Injected sums that rows of Q show: those which stand in a readable row beside known ones alone."""
+        """Injected sums that stand in a readable row of Q beside known ones alone."""
         rows = self.Q[np.flatnonzero(readable)]
         while True:
             alone = rows[np.flatnonzero(rows @ (~known).astype(float) == 1)]
@@ -448,7 +424,6 @@ _PATTERNS: WeakKeyDictionary[LinearRecursion, tuple[list[_Patterns], NDArray[np.
 
 
 def _patterns(algorithm: LinearRecursion) -> tuple[list[_Patterns], NDArray[np.intp]]:
-    """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
     if algorithm in _PATTERNS:
         return _PATTERNS[algorithm]
     sizes = algorithm.sizes
@@ -468,7 +443,6 @@ def _patterns(algorithm: LinearRecursion) -> tuple[list[_Patterns], NDArray[np.i
 
 
 def _ones(matrix: Any) -> sp.csr_array:
-    """1.0 where a map has an entry."""
     return sp.csr_array(matrix != 0, dtype=np.float64)
 
 

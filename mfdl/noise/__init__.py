@@ -1,14 +1,6 @@
 """Noise: operators N in `injected = N Z`, and the stream of what is injected."""
 
-from .base import (
-    CausalNoise,
-    IndependentNoise,
-    LocalNoise,
-    NoiseOperator,
-    SpatioTemporalNoise,
-    StepNoise,
-    ZeroNoise,
-)
+from .base import CausalNoise, IndependentNoise, LocalNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, ZeroNoise
 from .general import JointNoise, ScheduledNoise
 
 __all__ = [

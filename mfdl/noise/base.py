@@ -6,11 +6,10 @@ or `causal` and `joint` for the parts of these structures), never which class it
 
     N[(t, i), (s, k)] = F[i, k] E_k[t, s],    E_k = C_k^-1.
 
-Column k of the base noise becomes noise over time by its encoder C_k, and slot i of a step adds F[i, k] times it. With
-one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, for any holders: nodes alone,
-both ends of an edge, groups, or all. With one C per column and a square invertible F it is the inverse of
-sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1: a time correlation of its own for each mode of the nodes. Without
-an encoder noise is fresh in each step, without a factor each node has a column of its own; without columns it is zero.
+With one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, for any holders: nodes alone, both
+ends of an edge, groups, or all. With one C per column and a square invertible F it is the inverse of
+sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1. Without an encoder noise is fresh in each step, without a factor
+each node has a column of its own; without columns it is zero.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ from .encoder_arguments import Given, as_encoder, content, given_steps, unwrappe
 
 
 class NoiseOperator(StructuredOperator, abc.ABC):
-    """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders.
+    """N over time x injection slots; a noise of your own gives sizes, both products, `variances` and holders.
 
     Attributes:
-        num_steps: T; num_nodes: n.
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
         local: each node injects base noise that it alone holds.
         shared: all columns are correlated over time by one encoder.
@@ -63,22 +61,21 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def kind(self) -> str:
-        """The name of its structure, part of every content hash."""
         return type(self).__name__
 
     @property
     def causal(self) -> CausalNoise | None:
-        """This noise if N[(t, i), (s, k)] = F[i, k] E_k[t, s], else None."""
+        """This noise if it is one in columns, else None."""
         return None
 
     @property
     def joint(self) -> Dense | None:
-        """The encoder over time x nodes, time-major, of which N is the inverse; None for any other noise."""
+        """The encoder over time x nodes of which N is the inverse, else None."""
         return None
 
     @property
     def step_factor(self) -> sp.csr_array | None:
-        """F where each step adds F times base noise of its own, in all steps alike; None for any other noise."""
+        """F where each step adds F times base noise of its own, in all steps alike, else None."""
         return None
 
     @property
@@ -88,17 +85,14 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
     @property
     def is_zero(self) -> bool:
-        """Whether there are no columns, hence no noise."""
         return self.shape[1] == 0
 
     @property
     def slots_per_step(self) -> int:
-        """Injection slots per step; the rows of N are time-major."""
         return self.shape[0] // self.num_steps
 
     @property
     def columns_per_step(self) -> int:
-        """Independent parts of the base noise per step; the columns of N are time-major."""
         return self.shape[1] // self.num_steps
 
     def holders(self) -> sp.csr_array:
@@ -126,30 +120,22 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return self.to_dense().tobytes() + self.holders().toarray().tobytes()
 
     def scaled(self, slots: FloatArray) -> NoiseOperator:
-        """The same with slot i of every step multiplied by slots[i] > 0: diag(slots) N.
-
-        Raises: UnsupportedMechanism: a noise of the user's own.
-        """
+        """diag(slots) N in every step, slots > 0. Raises: UnsupportedMechanism: a noise of the user's own."""
         raise UnsupportedMechanism(
             f"noise {type(self).__name__} cannot be given another scale at each node; write it as a CausalNoise or a "
             "JointNoise of mfdl.noise."
         )
 
     def first_steps(self, steps: int) -> NoiseOperator:
-        """The noise of the first steps alone. Raises: UnsupportedMechanism: of another structure than an encoder's."""
+        """Raises: UnsupportedMechanism: of another structure than an encoder's."""
         raise UnsupportedMechanism(f"noise {type(self).__name__} cannot be cut to its first steps.")
 
     def factors(self) -> tuple[FloatArray, ...]:
         """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""
         return (self.to_dense(),)
 
-    # ---- in pieces, for streams ----------------------------------------------------------------------------------
-
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], NoiseOperator]:
-        """(columns, N'): the columns of a step that the slots use, and N for these slots and columns alone.
-
-        Args: slots: distinct rows of a step, in the order wanted; default all.
-        """
+        """(columns of a step that the distinct slots use, N for these alone, in this order); default all slots."""
         if slots is None:
             return np.arange(self.columns_per_step), self
         used = np.zeros(self.columns_per_step, dtype=bool)
@@ -170,7 +156,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 
 
 class _Cut(NoiseOperator):
-    """Some slots and columns of any noise; the columns left out are those that the slots do not use."""
+    """Some slots of any noise and the columns that they use."""
 
     def __init__(self, whole: NoiseOperator, slots: Sequence[int], columns: NDArray[np.intp]) -> None:
         self.num_steps, self.num_nodes, self._whole = whole.num_steps, whole.num_nodes, whole
@@ -199,7 +185,7 @@ def flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) ->
 
 
 def require_products_kept(kind: type) -> None:
-    """Raises InvalidInput where a subclass of a noise of some structure has products of its own, hence another one."""
+    """Raises: InvalidInput: a subclass with products of its own, hence of another structure."""
     changed = [name for name in ("_matmat", "_rmatmat", "over_time", "spread", "cut") if name in vars(kind)]
     if changed:
         raise InvalidInput(
@@ -214,20 +200,17 @@ class CausalNoise(NoiseOperator):
 
     Args:
         encoder: C, shape (T, T) shared by all columns, or (columns, T, T), one per column; lower triangular with a
-            positive diagonal, so that the noise of step t needs base noise of steps <= t only. Or an encoder of
-            `mfdl.factorization.encoders`, whose C is never written out where it has structure. None: the identity.
-        factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k. None: the
-            identity, slot i injects column i.
+            positive diagonal. Or an encoder of `mfdl.factorization.encoders`, whose C is never written out where it has
+            structure. None: the identity.
+        factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k; None: column i.
         holders: bool (columns, n), dense or sparse: the nodes that hold each column (two for a pairwise secret). With
             one slot per node, node i adds what it holds and nothing else: F[i, k] = 0 unless i holds k. None: without
             a factor, each node holds its column.
         num_steps: T; num_nodes: n.
 
     Raises: InvalidInput: an encoder that is not causal, has a diagonal entry <= 0 or entries beyond LARGEST; entries
-        that are not finite real numbers or out of range; shapes that do not fit; a node that adds a column it does not
-        hold.
-    Cost: a product with one vector takes O(columns T^2 + nnz(F) T), without the first term where there is no encoder;
-        nothing of size (T n)^2 is formed.
+        that are not finite real numbers; shapes that do not fit; a node that adds a column it does not hold.
+    Cost: O(columns T^2 + nnz(F) T) for a product with a vector, without the first term where there is no encoder.
     """
 
     fills_new_arrays = True
@@ -254,21 +237,23 @@ class CausalNoise(NoiseOperator):
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
         self.encoder = as_encoder(encoder, columns=columns, num_steps=self.num_steps)
-        self.in_blocks = self.encoder.in_blocks
+        self.in_blocks, self.fresh = self.encoder.in_blocks, unwrapped(self.encoder) is None
         each_its_column = sp.csr_array(sp.eye_array(columns, dtype=bool))
         self.local = (
             columns == num_nodes and (self._holders != each_its_column).nnz == 0 and _is_positive_diagonal(self.factor)
         )
-        self.fresh = unwrapped(self.encoder) is None
         super().__init__((num_steps * slots, num_steps * columns))
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         require_products_kept(cls)
 
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+
     def stored_fields(self) -> dict[str, Any]:
-        sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
+        return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **self._sizes}
 
     @property
     def causal(self) -> CausalNoise:
@@ -308,18 +293,13 @@ class CausalNoise(NoiseOperator):
 
     @cached_property
     def written(self) -> ArrayEncoder:
-        """The encoder as an array, for questions that take one.
-
-        Raises: UnsupportedMechanism: of an encoder with structure over more than MAX_DENSE_STEPS.
-        """
+        """The encoder as an array. Raises: UnsupportedMechanism: structure over more than MAX_DENSE_STEPS steps."""
         return written_out(self.encoder)
 
     def column_encoder(self, column: int) -> FloatArray:
-        """C_k, shape (T, T); k is the node where there is no factor, or noise is local."""
         return _column_array(self.written.array, column, self.num_steps)
 
     def column_inverse(self, column: int) -> FloatArray:
-        """E_k = C_k^-1, shape (T, T)."""
         return _column_array(self.inverse, column, self.num_steps)
 
     @property
@@ -341,18 +321,13 @@ class CausalNoise(NoiseOperator):
         return b"".join(parts)
 
     def scaled(self, slots: FloatArray) -> CausalNoise:
-        factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return CausalNoise(self.encoder, factor, self._holders, **sizes)
+        return CausalNoise(self.encoder, sp.diags_array(slots) @ self.mixing, self._holders, **self._sizes)
 
     def rounded(self, bits: int) -> CausalNoise:
-        """The same with the entries of its encoders rounded to multiples of 2^-bits.
-
-        Raises: InvalidInput: a diagonal entry that becomes zero.
-        """
+        """Entries of encoders rounded to multiples of 2^-bits. Raises: InvalidInput: a diagonal entry becomes zero."""
         if (C := self.written.array) is None:
             return self
-        encoder, sizes = np.round(C * 2.0**bits) / 2.0**bits, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return CausalNoise(encoder, self.factor, self._holders, **sizes)
+        return CausalNoise(np.round(C * 2.0**bits) / 2.0**bits, self.factor, self._holders, **self._sizes)
 
     def first_steps(self, steps: int) -> NoiseOperator:
         if not self.encoder.shipped:
@@ -369,8 +344,6 @@ class CausalNoise(NoiseOperator):
         over_time = np.asarray(self.encoder.noise_variances)
         rows = over_time.T.copy() if over_time.ndim == 2 else np.repeat(over_time[:, None], columns, axis=1)
         return rows if self.factor is None else np.asarray(rows @ self.factor.power(2).T)
-
-    # ---- products --------------------------------------------------------------------------------------------------
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
         return self.written.noise_block(rows, columns, base)
@@ -392,7 +365,6 @@ class CausalNoise(NoiseOperator):
         return self.written.absolute_transposed_solve(blocks).reshape(self.shape[1], X.shape[1])
 
     def _gathered(self, F: sp.csr_array | None, X: FloatArray) -> FloatArray:
-        """F^T x of each step, shape (T, columns, d)."""
         blocks = X.reshape(self.num_steps, self.slots_per_step, X.shape[1])
         return blocks if F is None else _mixed(sp.csr_array(F.T), blocks)
 
@@ -431,11 +403,7 @@ class IndependentNoise(CausalNoise):
 
 @stored_as(CausalNoise)
 class LocalNoise(CausalNoise):
-    """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
-
-    Args: encoder: C shared by all nodes, an array of shape (T, T) or with structure, or one per node, (n, T, T);
-        num_nodes: n.
-    """
+    """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own; encoder: (T, T) or (n, T, T)."""
 
     inverse: FloatArray
 
@@ -457,7 +425,7 @@ class StepNoise(CausalNoise):
 
 @stored_as(CausalNoise)
 class SpatioTemporalNoise(CausalNoise):
-    """Columns of base noise, each correlated over time by its encoder and spread over the n nodes by the factor.
+    """Columns with an encoder over time, spread over the n nodes by the factor.
 
     Raises: InvalidInput: besides, another number of slots than nodes, or no column at all.
     """
@@ -482,15 +450,13 @@ class SpatioTemporalNoise(CausalNoise):
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
-    """Whether a square factor multiplies each column by a number of its own, > 0; None is the identity."""
     if factor is None:
         return True
-    square = factor.shape[0] == factor.shape[1]
-    return square and factor.nnz == factor.shape[0] and bool((factor.diagonal() > 0).all())
+    return factor.shape == (factor.nnz,) * 2 and bool((factor.diagonal() > 0).all())
 
 
 def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:
-    """Raises InvalidInput where a node adds a column that it does not hold: F[i, k] is not 0, holders[k, i] false."""
+    """Raises: InvalidInput: a node that adds a column it does not hold."""
     foreign = sp.coo_array((factor != 0) > sp.csr_array(holders.T))
     if foreign.nnz:
         node, column = int(foreign.coords[0][0]), int(foreign.coords[1][0])

@@ -1,7 +1,4 @@
-"""Encoders as they are given to a noise: arrays are wrapped here, once, and what is no encoder is refused.
-
-`mfdl_solvers.encoders` (public as `mfdl.factorization.encoders`) has their classes and what they answer.
-"""
+"""Encoders as they are given to a noise: arrays are wrapped here, once, and what is no encoder is refused."""
 
 from __future__ import annotations
 
@@ -31,11 +28,7 @@ Given = ArrayLike | Encoder | None
 
 
 def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
-    """The encoder of so many columns of noise over T steps.
-
-    Raises: InvalidInput: no encoder, one of another size, or one that is not causal; one of the user's own
-        whose content cannot be read.
-    """
+    """Raises: InvalidInput: no encoder, another size, not causal; one of the user's own that cannot be read."""
     if given is None:
         return Identity(num_steps)
     if isinstance(given, Encoder):
@@ -53,7 +46,6 @@ def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
 
 
 def given_steps(given: ArrayLike | Encoder) -> int:
-    """T of an encoder as it is given."""
     return given.size if isinstance(given, Encoder) else (1, *_array(given).shape)[-1]
 
 
@@ -134,7 +126,6 @@ def _wrapped(kind: type[Dense], C: FloatArray) -> Dense:
 
 
 def _array(given: ArrayLike) -> NDArray[Any]:
-    """Converts to an array. Raises: InvalidInput: a text, or another object that is no array of numbers."""
     array = check.as_array(encoder=given)
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
         raise InvalidInput(
@@ -144,18 +135,14 @@ def _array(given: ArrayLike) -> NDArray[Any]:
     return array
 
 
-# ---- what is known of one --------------------------------------------------------------------------------------------
-
-
 def unwrapped(encoder: Encoder) -> FloatArray | Encoder | None:
-    """The encoder as it was given: an array, None for the identity, or an encoder with structure."""
+    """The encoder as it was given: an array, None for the identity, or one with structure."""
     return encoder.array if isinstance(encoder, ArrayEncoder) and encoder.shipped else encoder
 
 
 def content(encoder: Encoder, *, with_shape: bool = False) -> bytes:
-    """All that an encoder is made of, different for different ones.
+    """All that an encoder is made of, with the shape of an array on demand.
 
-    Args: with_shape: whether arrays are told from those of other shapes with the same numbers.
     Raises: InvalidInput: it is no dataclass of arrays, numbers and encoders.
     """
     if encoder.in_blocks:
@@ -184,7 +171,7 @@ def content(encoder: Encoder, *, with_shape: bool = False) -> bytes:
 
 
 def written_out(encoder: Encoder) -> ArrayEncoder:
-    """The same encoder as an array. Raises: UnsupportedMechanism: too many steps for one."""
+    """Raises: UnsupportedMechanism: too many steps for an array."""
     if isinstance(encoder, ArrayEncoder) and encoder.shipped:
         return encoder
     if encoder.size > MAX_DENSE_STEPS:
@@ -197,7 +184,7 @@ def written_out(encoder: Encoder) -> ArrayEncoder:
 
 
 def require_stepped(encoder: Encoder) -> None:
-    """Raises InvalidInput: an encoder of the user's own that streams another noise than its solve, or dense C, says."""
+    """Raises: InvalidInput: an encoder of the user's own that streams another noise than its solve or dense C says."""
     if encoder.shipped or encoder.in_blocks:
         return
     Z = np.random.default_rng(0).standard_normal((encoder.size, 1, 1))
@@ -215,7 +202,6 @@ def require_stepped(encoder: Encoder) -> None:
 
 
 def _streamed(encoder: Encoder, Z: FloatArray) -> FloatArray:
-    """The rows that a `NoiseStream` makes: sums of fresh rows where these are kept, else those of `advance`."""
     if not encoder.keeps_fresh_rows:
         stepper = encoder.stepper(Z.shape[1:])
         return np.stack([stepper.step(fresh) for fresh in Z])

@@ -38,15 +38,12 @@ class ScheduledNoise(NoiseOperator):
     """N = S times columns that are correlated over time.
 
     Args:
-        encoder: as that of a `CausalNoise`: C shared by all columns, one for each, or None for the identity.
+        encoder: as that of a `CausalNoise`.
         mixing: S, shape (T slots, T columns), time-major both, dense or sparse; S[(t, i), (r, k)] = 0 for r > t, and,
             with one slot for each node, unless i holds k.
         holders: bool (columns, n), at least one column: the nodes that hold each.
-        num_steps: T; num_nodes: n.
-
-    Raises: InvalidInput: another shape, an entry that needs noise of a later step, or one of a column that the node
-        does not hold; those of `CausalNoise`.
-    Cost: a product takes that of the columns and O(nnz(S)) a vector. A stream keeps the base noise of all steps.
+    Raises: InvalidInput: where that does not hold; those of `CausalNoise`.
+    Cost: a product takes O(nnz(S)) besides that of the columns. A stream keeps the base noise of all steps.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class ScheduledNoise(NoiseOperator):
         num_nodes: int,
     ) -> None:
         self._holders = matrices.sparse_mask(holders=holders)
-        # each its own "node": who holds what is said above
+        # each column its own "node"
         self.columns = CausalNoise(encoder, num_steps=num_steps, num_nodes=self._holders.shape[0])
         self.num_steps, self.num_nodes = self.columns.num_steps, check.integer_at_least(1, num_nodes=num_nodes)
         self.mixing = matrices.sparse_matrix(mixing=mixing)
@@ -138,7 +135,6 @@ MAX_JOINT_SIZE = 4096
 
 
 def require_joint_size(num_steps: int, num_nodes: int, instead: str) -> None:
-    """Raises UnsupportedMechanism where T n is above MAX_JOINT_SIZE; `instead` says what to use then."""
     if (size := num_steps * num_nodes) > MAX_JOINT_SIZE:
         raise UnsupportedMechanism(
             f"noise of any correlation over time and nodes takes an array of (T n)^2 and is limited to T n = "
@@ -153,11 +149,10 @@ class JointNoise(NoiseOperator):
     Args:
         encoder: C as an array, shape (T n, T n), time-major, block lower triangular: no step uses noise of a later one,
             and inside a step any block that can be inverted (where C is lower triangular, its diagonal is positive).
-        num_steps: T; num_nodes: n.
         holders: bool (n, n): the nodes that hold each column of a step, at least those whose noise it enters in any
             step; "use" for exactly these. Default: all nodes hold all columns.
-    Raises: InvalidInput: another shape, an entry that needs noise of a later step, a singular block, entries beyond
-        LARGEST, a node that adds a column it does not hold. UnsupportedMechanism: T n above MAX_JOINT_SIZE.
+    Raises: InvalidInput: where that does not hold, a singular block, entries beyond LARGEST. UnsupportedMechanism: T n
+        above MAX_JOINT_SIZE.
     """
 
     in_blocks = fills_new_arrays = True
@@ -201,7 +196,6 @@ class JointNoise(NoiseOperator):
 
     @property
     def inverse(self) -> FloatArray:
-        """C^-1 as the executor uses it, shape (T n, T n); block lower triangular."""
         return self.encoder.inverse
 
     def holders(self) -> sp.csr_array:
@@ -258,7 +252,7 @@ class JointNoise(NoiseOperator):
 
 
 def is_encoder(given: Any) -> bool:
-    """Whether a value is C: an array, a sparse matrix, an operator, an encoder with structure, or a result with one."""
+    """Whether a value is C in any form, or a result with one."""
     if isinstance(given, NoiseOperator):
         return False
     kinds = np.ndarray | list | LinearOperator | Encoder

@@ -1,13 +1,10 @@
 """The injected noise of one step, nu (N Z)_t, for all slots at once or for those of one node.
 
-One stream serves every noise. Z is not stored but asked for: `base_of(columns)` yields the normals of some columns at
-any step, a function of (column, step) alone, so a run can stop after any step and go on, nothing is replayed, nothing
-is skipped, and step T of a T-step mechanism does not exist. It stands below the algorithms and knows of no secrets:
-`mfdl.training` binds it to keys. Columns that no slot of a stream uses are dropped here, for every noise, never made.
+Z is not stored: `base_of(columns)` yields the normals of some columns at any step, a function of (column, step) alone,
+so a run can stop after any step and go on. `mfdl.training` binds it to keys. Columns that no slot uses are never made.
 
-Rows of C^-1 Z of an encoder with structure come one after another, from its state machine (`SteppedRows`). A row is a
-function of the step alone: every way to it, forward, from the start, or from a state, makes the same sums in the same
-order.
+Rows of C^-1 Z of an encoder with structure come one after another (`SteppedRows`). A row is a function of the step
+alone: every way to it, forward, from the start, or from a state, makes the same sums in the same order.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked f
 
 
 def kept_bytes(noise: NoiseOperator, dim: int) -> int:
-    """At most so many bytes of base noise are kept by a stream of all slots."""
+    """Largest size of the base noise that a stream of all slots keeps."""
     return 1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * dim)
 
 
@@ -46,18 +43,16 @@ class NoiseStream:
     """Injected noise step by step.
 
     Args:
-        noise: N; noise_std: nu; dim: coordinates.
-        base_of: the base noise of some columns of a step.
+        noise: N; noise_std: nu; dim: coordinates; base_of: the base noise of some columns of a step.
         tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
         slots: injection slots of a step, in the order wanted; default all.
 
-    Raises: InvalidInput: no noise operator, noise_std below 0, dim below 1, a slot out of range or twice.
+    Raises: InvalidInput: a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
-    Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of
-        at most BLOCK_STEPS steps and BLOCK_BYTES, for any T; of an encoder with structure its `memory` rows, or
-        none where they are base noise that KEEP_BYTES does not hold; for noise that is not made in blocks all rows
-        besides; for fresh noise one step.
+    Memory: T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of at most BLOCK_STEPS steps and
+        BLOCK_BYTES; of an encoder with structure its `memory` rows, or none where they are base noise that KEEP_BYTES
+        does not hold; for noise that is not made in blocks all rows besides; for fresh noise one step.
     Cost: of an encoder with structure, forward one step at a time; an earlier step, and the first one asked for, takes
         all steps before it (fresh rows: the last `memory` of them) or a `state`.
     """
@@ -131,28 +126,21 @@ class NoiseStream:
         return self._block[t - start]
 
     def release(self) -> None:
-        """Drops the cached rows, not the state of an encoder."""
+        """Drops the cached rows."""
         self._start, self._block = -1, np.zeros((0, 0, self.dim))
 
     def state(self) -> StreamState:
-        """State of an encoder with structure after the last requested step: `resume` goes on from it at once.
-
-        It is made of the noise, as secret as the keys. For noise without such an encoder there is nothing in it.
-        """
+        """State after the last requested step, as secret as the keys; empty without an encoder with structure."""
         return StreamState.nowhere() if self._stepped is None else self._stepped.state()
 
     def resume(self, state: StreamState) -> None:
-        """Goes on from the `state` of a stream of the same noise, keys, tensor and sizes; the steps are the same.
-
-        Raises: InvalidInput: a state of another stream.
-        """
+        """Goes on from the `state` of an equal stream. Raises: InvalidInput: a state of another stream."""
         check.instance(StreamState, state=state)
         if self._stepped is not None:
             self._stepped.resume(state)
             self.release()
 
     def _make(self, start: int, stop: int) -> FloatArray:
-        """nu (N Z) of some steps, shape (steps, slots, dim)."""
         if self._base is None:
             return np.zeros((stop - start, self._used.slots_per_step, self.dim))
         if self._stepped is not None:
@@ -196,12 +184,9 @@ class BaseNoise(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamState:
-    """Position of a stream. As secret as the keys: it allows the noise to be subtracted.
+    """Position of a stream, as secret as the keys: they allow the noise to be subtracted.
 
-    Attributes:
-        position: the next step.
-        rows: what the encoder keeps, shape (memory, columns, dim).
-        mark: tells whether another stream makes the same noise.
+    Attributes: position: the next step; rows: (memory, columns, dim), kept by the encoder; mark: of equal streams.
     """
 
     __repr__ = short_repr
@@ -212,17 +197,11 @@ class StreamState:
 
     @classmethod
     def nowhere(cls) -> Self:
-        """State of noise that keeps nothing."""
         return cls(0, np.zeros((0, 0, 0)), "")
 
 
 class SteppedRows:
-    """C^-1 Z row by row.
-
-    Args:
-        encoder: C; base: Z; shape: (columns, dim) of a row; tensor: see `NoiseStream`.
-        keep_bytes: rows of Z that take more are made again in every step instead of kept.
-    """
+    """C^-1 Z row by row; rows of Z that take more than `keep_bytes` are made again in every step instead of kept."""
 
     def __init__(self, encoder: Encoder, base: BaseNoise, shape: tuple[int, int], tensor: int, keep_bytes: int) -> None:
         self._encoder, self._base, self._shape, self._tensor = encoder, base, shape, tensor
@@ -232,7 +211,6 @@ class SteppedRows:
         self._position, self._state = 0, np.zeros((self._memory, *shape))
 
     def row(self, step: int) -> FloatArray:
-        """Row `step`, shape (columns, dim)."""
         if self._sums and not step - self._memory <= self._position <= step:
             self._position = max(0, step - self._memory)
         elif step < self._position:
@@ -264,13 +242,10 @@ class SteppedRows:
             row += weights[j] * (self._state[(step - j) % self._memory] if self._memory else self._fresh(step - j))
         return row
 
-    # ---- states ------------------------------------------------------------------------------------------------
-
     def state(self) -> StreamState:
         return StreamState(self._position, self._state.copy(), self._mark(self._position))
 
     def resume(self, state: StreamState) -> None:
-        """Raises: InvalidInput: a state of another stream."""
         if state.rows.shape != self._state.shape or not 0 <= state.position <= self._encoder.size:
             raise InvalidInput(
                 f"state must be of a stream with rows of shape {self._state.shape} over {self._encoder.size} steps, "

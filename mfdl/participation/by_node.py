@@ -1,12 +1,10 @@
 """ParticipationByNode: nodes whose records take part in different patterns of steps.
 
-A pattern belongs to one node, so a participation per node is all that a view, a sensitivity or an encoder of that node
-needs: `at_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
-answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
+Questions about all nodes at once, such as one partition of the steps for a shared encoder, are refused where the nodes
+differ, as any one answer would be wrong at some node.
 
 JointParticipation: each owner uses the record in the steps of a pattern of its own node. A joint pattern is a set of
-pairs (owner, step), in the order of `mfdl_solvers.pattern_sets`, so all that is known of patterns of one node holds
-for these.
+pairs (owner, step), in the order of `mfdl_solvers.pattern_sets`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from .schemes import Participation
 class ParticipationByNode(Participation):
     """One participation per node, all over the same steps.
 
-    Attributes: participations: that of node u at position u, each with the same num_steps T.
     Raises: InvalidInput: none given, something else than a participation of one node, or differing numbers of steps.
 
     >>> from mfdl.participation import Cyclic
@@ -77,7 +74,6 @@ class ParticipationByNode(Participation):
         return self.participations[0].num_steps
 
     def at_node(self, node: int) -> Participation:
-        """Raises: InvalidInput: no such node."""
         if check.integer_at_least(0, node=node) >= self.num_nodes:
             raise InvalidInput(f"node must be below {self.num_nodes}, the nodes with a participation, got {node}.")
         return self.participations[node]
@@ -86,12 +82,10 @@ class ParticipationByNode(Participation):
         gathered: list[tuple[Participation, list[int]]] = []
         for node in nodes:
             scheme = self.at_node(node)
-            for seen, members in gathered:
-                if seen == scheme:
-                    members.append(node)
-                    break
-            else:
-                gathered.append((scheme, [node]))
+            members = next((members for seen, members in gathered if seen == scheme), None)
+            if members is None:
+                gathered.append((scheme, members := []))
+            members.append(node)
         return gathered
 
     def distinct(self) -> tuple[Participation, ...]:
@@ -102,11 +96,7 @@ class ParticipationByNode(Participation):
         return all(scheme.in_every_step for scheme in self.distinct())
 
     def patterns_of_record(self) -> PatternSet:
-        """The patterns of every node, where all have the same participation.
-
-        Raises: UnsupportedMechanism: they have not. (A union would be safe but no node's own, so nothing computed from
-            it would be exact, and "the only pattern holds every step" could be true of it at some nodes only.)
-        """
+        """Raises: UnsupportedMechanism: nodes differ. (A union would be safe, but nothing computed from it exact.)"""
         first, *others = self.distinct()
         if others:
             raise UnsupportedMechanism(
@@ -116,10 +106,7 @@ class ParticipationByNode(Participation):
         return first.patterns_of_record()
 
     def classes(self) -> NDArray[np.intp]:
-        """The class of each step where the patterns of all nodes partition the steps alike, shape (T,).
-
-        Raises: UnsupportedMechanism: they do not, or some node's patterns are no partition.
-        """
+        """Raises: UnsupportedMechanism: the patterns of nodes partition the steps differently, or not at all."""
         first, *others = (_first_seen(scheme.classes()) for scheme in self.distinct())
         if any((labels != first).any() for labels in others):
             raise UnsupportedMechanism(
@@ -141,7 +128,6 @@ class ParticipationByNode(Participation):
         return {"scheme": self.scheme, "participations": schemes, "of_node": self._number_of_node()}
 
     def stored_fields(self) -> dict[str, object]:
-        """Every distinct participation once; see `storable`."""
         return {"participations": self.distinct(), "of_node": self._number_of_node()}
 
     @classmethod
@@ -149,10 +135,8 @@ class ParticipationByNode(Participation):
         return cls(participations[check.integer_at_least(0, of_node=number)] for number in of_node)
 
     def _number_of_node(self) -> list[int]:
-        """The number of each node's participation among the distinct ones."""
-        gathered = self.shared_by(range(self.num_nodes))
-        number_of = {node: number for number, (_, members) in enumerate(gathered) for node in members}
-        return [number_of[node] for node in range(self.num_nodes)]
+        distinct = self.distinct()
+        return [distinct.index(scheme) for scheme in self.participations]
 
 
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -162,11 +146,7 @@ def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _nodes(nodes: Sequence[int]) -> str:
-    """Ascending nodes in words, with ranges.
-
-    >>> _nodes([0, 1, 2, 5]), _nodes([4])
-    ('nodes 0-2, 5', 'node 4')
-    """
+    """Ascending nodes in words, with ranges: "nodes 0-2, 5"."""
     runs = [
         [node for _, node in run] for _, run in itertools.groupby(enumerate(nodes), key=lambda pair: pair[1] - pair[0])
     ]
@@ -180,12 +160,9 @@ def in_steps(same_steps: bool) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class JointParticipation(Participation):
-    """The participation of the owners of one record; its steps are pairs (owner, step).
+    """The participations of the owners of one record; its steps are pairs (owner, step).
 
-    Attributes:
-        participations: of each owner, all over the same steps.
-        same_steps: all owners use the record in the same steps, as where batches are shared; else in any combination
-            of their patterns.
+    Attributes: same_steps: all owners use the record in the same steps; else in any combination of their patterns.
     """
 
     __repr__ = short_repr
@@ -196,7 +173,6 @@ class JointParticipation(Participation):
 
     @classmethod
     def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
-        """Raises: InvalidInput: same steps of differing schemes."""
         parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))

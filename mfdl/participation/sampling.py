@@ -1,7 +1,7 @@
 """Secret random batches: which steps a record joins is drawn, and the draws are part of what protects it.
 
-There are no public patterns, so nothing that maximises over patterns applies: everything that asks for them is refused
-in words. What accounts for the draws is `mfdl.privacy.sampled_exposures`; a further scheme is a subclass of `Sampled`.
+There are no public patterns: what needs them is refused. `mfdl.privacy.sampled_exposures` accounts for the draws; a
+further scheme is a subclass of `Sampled`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .schemes import (
 
 
 class Sampled(Participation):
-    """A participation that is drawn secretly: it has no patterns that anybody may know."""
+    """A participation that is drawn secretly: it has no public patterns."""
 
     secret = True
     in_every_step = False
@@ -41,7 +41,6 @@ class Sampled(Participation):
         """The share of a node's records that joins a step, on average: public, and what batches are divided by."""
 
     def refusal(self) -> UnsupportedMechanism:
-        """The error of everything that needs public patterns."""
         return UnsupportedMechanism(
             f"{self.describe()} has no public patterns and no mu: its guarantee is epsilon at delta, from mfdl.account "
             f"or mfdl.calibrate(..., epsilon=, delta=){self.limits}. Encoders are optimised for a public scheme such "
@@ -56,9 +55,7 @@ class Sampled(Participation):
 class PoissonSampling(NumberedScheme, Sampled):
     """Each record joins each step with probability `rate`, by secret draws, independent over records and steps.
 
-    Batches have random sizes, which stay secret: sums are divided by the public constant rate * (records of the node).
-
-    Attributes: rate: q in (0, 1); steps: T >= 1.
+    Sums are divided by the public constant rate * (records of the node), as batch sizes stay secret.
 
     >>> PoissonSampling(rate=0.01, steps=1000).describe()
     'Poisson sampling (rate=0.01, 1000 steps)'
@@ -92,10 +89,8 @@ class PoissonSampling(NumberedScheme, Sampled):
 class BallsInBins(NumberedScheme, Sampled):
     """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.
 
-    Batches have random sizes, which stay secret: sums are divided by the public constant (records of the node) / bins.
-    Where the map from records to steps is public the scheme is `Cyclic(epochs, bins)`, and protects less.
-
-    Attributes: epochs: k >= 1, how often each record takes part; bins: b >= 1, steps per epoch.
+    Sums are divided by the public constant (records of the node) / bins, as batch sizes stay secret. Where the map from
+    records to steps is public the scheme is `Cyclic(epochs, bins)`, and protects less.
 
     >>> BallsInBins(epochs=20, bins=16).describe()
     'balls-in-bins (epochs=20, bins=16)'
@@ -142,14 +137,8 @@ class BallsInBins(NumberedScheme, Sampled):
 class CyclicPoisson(EpochScheme, Sampled):
     """Each record has one step of every epoch, as in `Cyclic`, and joins it with probability `rate`, secretly.
 
-    Draws are independent over records and steps. Record r of a node has the steps t = r mod period: that is public.
-    Where columns of the encoder that are `period` apart do not overlap (at most `period` bands) the privacy loss is
-    that of Poisson sampling over as many steps as epochs (Choquette-Choo et al., arXiv:2306.08153).
-
-    Attributes: epochs: k >= 1; period: b >= 1, steps per epoch; rate: q in (0, 1).
-
-    >>> CyclicPoisson(epochs=20, period=16, rate=0.5).describe()
-    'cyclic Poisson sampling (epochs=20, period=16, rate=0.5)'
+    Record r of a node has the steps t = r mod period: that is public. Where columns of the encoder that are `period`
+    apart do not overlap the loss is that of Poisson sampling over as many steps as epochs (arXiv:2306.08153).
     """
 
     rate: float
@@ -175,11 +164,6 @@ class RandomAllocation(EpochScheme, Sampled):
 
     It is balls-in-bins with bins drawn anew for each epoch. With `per_epoch=False` a record joins `epochs` of all
     steps, uniformly without replacement (arXiv:2502.08202; balanced iteration subsampling in arXiv:2605.07072).
-
-    Attributes: epochs: k >= 1, how often each record takes part; period: b >= 1, steps per epoch; per_epoch: see above.
-
-    >>> RandomAllocation(epochs=20, period=16).describe()
-    'random allocation (epochs=20, period=16)'
     """
 
     per_epoch: bool = True
@@ -214,11 +198,9 @@ class RandomAllocation(EpochScheme, Sampled):
 class MinSeparationSampling(StepScheme, Sampled):
     """Each record joins a step with probability `rate` unless it joined in the last `separation` - 1 steps, secretly.
 
-    Draws are independent over records. At the start a record waits w steps, w = 1, .., separation - 1 with probability
-    rate / (1 + (separation - 1) rate) each, else 0, so that the expected batch size is the same in every step. It is
-    b-min-sep subsampling with a warm start (Dong and Ganesh, arXiv:2602.09338, Algorithm 2).
-
-    Attributes: steps: T >= 1; separation: b >= 1, the smallest difference of two steps; rate: p in (0, 1).
+    At the start a record waits w steps, w = 1, .., separation - 1 with probability rate / (1 + (separation - 1) rate)
+    each, else 0: expected batch sizes are equal. It is b-min-sep subsampling with a warm start (arXiv:2602.09338,
+    Algorithm 2).
 
     >>> MinSeparationSampling(steps=320, separation=16, rate=0.2).expected_rate
     0.05

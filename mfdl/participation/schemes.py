@@ -1,10 +1,9 @@
 """Participation: the sets of steps in which one record may take part.
 
-A pattern belongs to one node and is a set of steps. The privacy unit (a record, or a user's whole data set)
-moves only the gradients of its own node at the steps of one pattern. Only what can happen counts: `Cyclic`
-holds while the record-to-step map is fixed over the epochs, public, and independent of which other records are
-present. Epochs that are reshuffled are `OncePerEpoch`, another scheme with a larger sensitivity; an order in
-which only the gaps between uses are sure is `MinSeparation`.
+The privacy unit moves only the gradients of its own node at the steps of one pattern. Only what can happen counts:
+`Cyclic` holds while the record-to-step map is fixed over the epochs, public, and independent of which other records are
+present. Epochs that are reshuffled are `OncePerEpoch`, with a larger sensitivity; where only gaps between uses are sure
+it is `MinSeparation`.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from ..spec import Entry, Registry, storable
 
 @dataclasses.dataclass(frozen=True)
 class SchemeEntry(Entry):
-    """A scheme whose parameters follow from a run.
-
-    Attributes: called: names in the run of parameters that have another one there: {"bins": "period"}.
-    """
+    """A scheme whose parameters follow from a run, where some are `called` otherwise: {"bins": "period"}."""
 
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def takes(self) -> set[str]:
-        """The parameters of epochs, period and steps that it needs; the rest follows."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
     def from_run(self, **run: Any) -> Any:
@@ -50,10 +45,9 @@ SCHEMES: Registry[SchemeEntry] = Registry("participation", SchemeEntry)
 
 
 class Participation(abc.ABC):
-    """The steps that one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
+    """The steps that one record may join: all follows from `patterns_of_record`.
 
-    All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
-    accounting; its kind says which faster rules hold.
+    A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and accounting.
 
     Attributes:
         secret: steps are drawn secretly, so there are no patterns (`Sampled`).
@@ -71,16 +65,10 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def patterns_of_record(self) -> PatternSet:
-        """The maximal sets of steps in which one record may take part.
-
-        Raises: UnsupportedMechanism: there are none that hold for every node's records, or none that may be known.
-        """
+        """The maximal sets of steps. Raises: UnsupportedMechanism: none that every node's records have, or public."""
 
     def patterns(self) -> Iterator[Pattern]:
-        """The maximal sets of steps in turn, each sorted, shape (k,).
-
-        Raises: UnsupportedMechanism: they are not listed.
-        """
+        """The maximal sets, each sorted, shape (k,). Raises: UnsupportedMechanism: they are not listed."""
         try:
             return self.patterns_of_record().patterns()
         except NotImplementedError as error:
@@ -88,38 +76,34 @@ class Participation(abc.ABC):
 
     @property
     def num_patterns(self) -> float:
-        """The number of `patterns`, an integer found without listing them; infinite where they are not listed."""
+        """Number of `patterns`, found without listing them; infinite where they are not listed."""
         return self.patterns_of_record().num_patterns
 
     @property
     def in_every_step(self) -> bool:
-        """Whether the one pattern, at every node, is the set of all steps, whatever class the scheme is of.
-
-        >>> Cyclic(epochs=3, period=1).in_every_step, Cyclic(epochs=3, period=2).in_every_step
-        (True, False)
-        """
+        """Whether the one pattern, at every node, is the set of all steps."""
         return self.patterns_of_record().in_every_step
 
     @property
     def cycle(self) -> int | None:
-        """b, where the scheme says that the same records take part every b steps; None where it says no number."""
+        """b, where the same records take part every b steps; None for another scheme."""
         return None
 
     @property
     def fed_every(self) -> int | None:
-        """b, where training feeds step t the records of class t mod b; None where it has no rule for the scheme."""
+        """b, where training feeds step t the records of class t mod b; None without such a rule."""
         if self.cycle is not None:
             return self.cycle
         return 1 if self.in_every_step else None
 
     @property
     def num_bins(self) -> int | None:
-        """b, where each record draws one of b bins, secretly; None where none is drawn."""
+        """b, where each record secretly draws one of b bins, else None."""
         return None
 
     @property
     def public(self) -> Participation:
-        """The scheme that an encoder is made for: this one unless participation is drawn secretly."""
+        """The scheme that an encoder is made for, another one where steps are drawn secretly."""
         return self
 
     def first_steps(self, steps: int) -> Participation:
@@ -133,23 +117,20 @@ class Participation(abc.ABC):
         raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
 
     def require_public(self, refusal: str = "") -> None:
-        """Raises: UnsupportedMechanism: participation is drawn secretly, so there are no patterns."""
+        """Raises: UnsupportedMechanism: participation is drawn secretly."""
         if self.secret and refusal:
             raise UnsupportedMechanism(refusal)
         if self.secret:
             self.patterns_of_record()
 
     def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
-        """The patterns of which each record draws one, for a mechanism `name` that is for balls-in-bins.
-
-        Raises: UnsupportedMechanism: another participation, for which `otherwise` is the mechanism to take.
-        """
+        """The patterns of which each record draws one. Raises: UnsupportedMechanism: no balls-in-bins."""
         raise UnsupportedMechanism(
             f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {self.describe()}; take {otherwise}."
         )
 
     def allows(self, steps: Sequence[int]) -> bool:
-        """Whether one record may take part in all of these distinct steps: they lie in one pattern.
+        """Whether these distinct steps lie in one pattern.
 
         >>> Cyclic(epochs=2, period=3).allows([1, 4]), Cyclic(epochs=2, period=3).allows([1, 3])
         (True, False)
@@ -159,18 +140,17 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """A few words for sentences and captions."""
+        """Words for sentences and captions."""
 
     @abc.abstractmethod
     def to_dict(self) -> dict[str, object]:
         """JSON form, with `scheme` first."""
 
     def at_node(self, node: int) -> Participation:
-        """The participation of one node's records."""
         return self
 
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
-        """The nodes gathered by participation, in order of appearance: (one participation, its nodes)."""
+        """(participation, its nodes), in order of appearance."""
         return [(self, list(nodes))]
 
     def distinct(self) -> tuple[Participation, ...]:
@@ -178,11 +158,9 @@ class Participation(abc.ABC):
 
     @property
     def num_nodes(self) -> int | None:
-        """How many nodes it was given for; None where it is that of any node."""
         return None
 
     def require_nodes(self, num_nodes: int) -> None:
-        """Raises: InvalidInput: it was given for another number of nodes."""
         if self.num_nodes not in (None, num_nodes):
             raise InvalidInput(
                 f"participation is given for {self.num_nodes} nodes, but there are {num_nodes}; give one participation "
@@ -262,10 +240,7 @@ class StepScheme(NumberedScheme):
 class Cyclic(EpochScheme):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
 
-    Attributes:
-        epochs: k >= 1, how often each record takes part.
-        period: b >= 1, steps per epoch.
-        steps: T, optional, must be epochs * period.
+    Attributes: epochs: k, how often each record takes part; period: b, steps per epoch; steps: T = k b, optional.
 
     >>> [p.tolist() for p in Cyclic(epochs=2, period=3).patterns()]
     [[0, 3], [1, 4], [2, 5]]
@@ -327,10 +302,7 @@ class EveryStep(StepScheme):
 @storable
 @dataclasses.dataclass(frozen=True)
 class Explicit(Participation):
-    """The listed patterns and no others.
-
-    Attributes: given: sequences of steps in [0, steps), each without repeats; steps: T.
-    """
+    """The listed patterns, sequences of distinct steps in [0, steps), and no others."""
 
     __repr__ = short_repr
 
@@ -380,8 +352,6 @@ class Explicit(Participation):
 class OncePerEpoch(EpochScheme):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
 
-    Attributes: epochs: k >= 1; period: b >= 1, steps per epoch. There are b^k patterns.
-
     >>> [p.tolist() for p in OncePerEpoch(epochs=2, period=2).patterns()]
     [[0, 2], [0, 3], [1, 2], [1, 3]]
     """
@@ -401,12 +371,8 @@ class OncePerEpoch(EpochScheme):
 class MinSeparation(StepScheme):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
 
-    The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits.
-
-    Attributes:
-        steps: T >= 1.
-        max_participations: k >= 1.
-        separation: b >= 1, the smallest difference of two steps; 1 means any k steps.
+    The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits; b = 1 means
+    any k steps.
 
     >>> [p.tolist() for p in MinSeparation(steps=5, max_participations=2, separation=3).patterns()]
     [[0, 3], [0, 4], [1, 4], [2]]

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..algorithms.mechanism_names import misplaced
+from ..algorithms.building import misplaced
 from ..display import Shown, data_frame, rounded_up
 from ..errors import InvalidInput, require_known
 from ..participation import (

@@ -16,9 +16,21 @@ from mfdl.noise import ScheduledNoise
 from mfdl.testing import gossip_matrices, pinv_gram
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 
-CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
 NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "kronecker"])
 SEEDS = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def cases(draw):
+    """(gossip, participation, who is online, name, recovery, seed)."""
+    W = draw(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4))
+    participation, seed = Cyclic(epochs=draw(st.integers(1, 2)), period=draw(st.integers(1, 3))), draw(SEEDS)
+    online = gossip.sampled_presence(W.num_nodes, participation.num_steps, draw(st.floats(0, 0.7)), seed)
+    return W, participation, online, draw(NAMES), draw(st.sampled_from(RECOVERIES)), seed
+
+
+def worst(algorithm, model):
+    return max(loss.sensitivity_squared for loss in privacy.sensitivity_by_victim(algorithm, model))
 
 
 def under_dropout(W, name, online, participation, **options):
@@ -49,11 +61,9 @@ def planned(noise, online, recovery):
     return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
 
 
-@given(60, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
-def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery, rate, seed):
-    W, period, epochs = case
-    participation = Cyclic(epochs=epochs, period=period)
-    online = gossip.sampled_presence(W.num_nodes, participation.num_steps, rate, seed)
+@given(60, cases())
+def test_each_repair_adds_what_it_says_by_those_who_hold_it(case):
+    W, participation, online, name, recovery, seed = case
     noise, run = under_dropout(W, name, online, participation, recovery=recovery)
     N, rng = run.noise.to_dense(), np.random.default_rng(seed)
     wanted = planned(noise.causal, online, recovery)
@@ -67,12 +77,10 @@ def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery
     assert run.noise.scaled(np.full(W.num_nodes, 2.0)).to_dense() == pytest.approx(2 * N)
 
 
-@given(30, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
-def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, recovery, rate, seed):
-    W, period, epochs = case
-    participation, key = Cyclic(epochs=epochs, period=period), NoiseKey.from_seed(1)
-    T, n = participation.num_steps, W.num_nodes
-    online = gossip.sampled_presence(n, T, rate, seed)
+@given(30, cases())
+def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case):
+    W, participation, online, name, recovery, _ = case
+    (T, n), key = online.shape, NoiseKey.from_seed(1)
     _, run = under_dropout(W, name, online, participation, recovery=recovery)
     every = np.arange(run.noise.columns_per_step)
     Z = base_columns(run.noise, HolderKeys.simulated(key), every).block(np.arange(T), 3).reshape(-1, 3)
@@ -81,18 +89,15 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
     for t in reversed(range(T)):
         assert_allclose(stream.step(t), wanted[t], atol=1e-9)
         for u in range(n):
-            node_stream_ = mfdl.training.streams.noise_stream(
-                run.noise, 2.0, HolderKeys.simulated(key).node_keys(u), 3, slots=[u]
-            )
-            assert_allclose(node_stream_.step(t), wanted[t, [u]], atol=1e-9)
+            keys = HolderKeys.simulated(key).node_keys(u)
+            alone = mfdl.training.streams.noise_stream(run.noise, 2.0, keys, 3, slots=[u])
+            assert_allclose(alone.step(t), wanted[t, [u]], atol=1e-9)
 
 
-@given(30, CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
-def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, rate, seed):
-    W, period, epochs = case
-    participation = Cyclic(epochs=epochs, period=period)
-    T, n = participation.num_steps, W.num_nodes
-    online = gossip.sampled_presence(n, T, rate, seed)
+@given(30, cases())
+def test_losses_are_those_of_the_messages_that_are_sent(case):
+    W, participation, online, name, recovery, _ = case
+    (T, n), period = online.shape, participation.period
     noise, run = under_dropout(W, name, online, participation, recovery=recovery)
     losses = privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
     sent = online.ravel()
@@ -119,11 +124,7 @@ def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_take
     for name in ("decor", "corn"):
         _, run = under_dropout(W, name, online, participation, recovery="drop")
         with_all = algorithms.build(name, Dynamics(W, 0.5), participation)
-        bound = max(
-            x.sensitivity_squared for x in privacy.sensitivity_by_victim(with_all, mfdl.trust.Coalitions(missing))
-        )
-        lost = max(x.sensitivity_squared for x in privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
-        assert lost <= bound * (1 + 1e-9)
+        assert worst(run, mfdl.trust.Eavesdropper()) <= worst(with_all, mfdl.trust.Coalitions(missing)) * (1 + 1e-9)
 
 
 def test_colluders_and_offline_nodes_add_up():
@@ -131,10 +132,6 @@ def test_colluders_and_offline_nodes_add_up():
     online[0, 0] = False
     whole = algorithms.build("decor", Dynamics(W, 0.5), participation)
     _, run = under_dropout(W, "decor", online, participation, recovery="drop")
-
-    def worst(algorithm, model):
-        return max(loss.sensitivity_squared for loss in privacy.sensitivity_by_victim(algorithm, model))
-
     lost, single, two = worst(run, mfdl.trust.Colluding([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
     assert single < 0.7 < lost <= two * (1 + 1e-9)
 
@@ -147,10 +144,8 @@ def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
         online = np.ones((1, 4), dtype=bool)
         online[0, offline] = False
         _, run = under_dropout(W, "decor", online, participation, recovery="drop")
-        lost.append(
-            max(x.sensitivity_squared for x in privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
-        )
-    bound = max(x.sensitivity_squared for x in privacy.sensitivity_by_victim(whole, mfdl.trust.Coalitions(2)))
+        lost.append(worst(run, mfdl.trust.Eavesdropper()))
+    bound = worst(whole, mfdl.trust.Coalitions(2))
     assert max(lost) == pytest.approx(bound, rel=1e-9)
     assert min(lost) < 0.9 * bound
 

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, LinearAlgorithm, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
 from mfdl.algorithms.round import Round
-from mfdl.noise import IndependentNoise, LocalNoise, StepNoise
+from mfdl.noise import IndependentNoise, StepNoise
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import dyadic_gossip
 from mfdl.testing.tasks import linear_task
@@ -21,12 +21,6 @@ from mfdl.testing.tasks import linear_task
 PATH = gossip.metropolis_hastings("path:n=3")
 W = PATH.weights.toarray()
 ONE = np.eye(3)
-
-
-def test_dp_dsgd_from_its_arrays_is_dp_dsgd():
-    dynamics = Dynamics(PATH, 0.5)
-    mapped = from_maps({"P": ONE, "Q": -0.5 * ONE, "K": W}, Cyclic(2, 2), dynamics, name="dp-dsgd")
-    assert mapped.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
 
 
 @given(30, dyadic_gossip())
@@ -43,9 +37,7 @@ def test_a_message_that_is_used_later_is_received_when_it_is_sent():
     waits = {"P": np.eye(2, 3), "Q": np.eye(2), "K": [[1, 0], [0, 1], [0, 1]], "F": [[0, 0, 0.5], [0, 0, 0], [0, 0, 0]]}
     mapped = from_maps(waits, EveryStep(3))
     assert mapped.rounds[0].receivers.toarray().tolist() == [[False, False], [True, False]]
-    assert all(
-        exchange.receivers.nnz == 1 for exchange in mapped.rounds
-    )  # also in the last round, where nobody waits any more
+    assert all(exchange.receivers.nnz == 1 for exchange in mapped.rounds)  # also in the last, where nobody waits
 
 
 def test_noise_enters_where_gradients_do_unless_it_is_said():
@@ -92,14 +84,6 @@ def test_a_list_of_maps_is_a_step_and_its_gossip_rounds():
         sensitivity_by_victim(mapped, trust.LDP()), sensitivity_by_victim(reference, trust.LDP()), strict=True
     ):
         assert ours.sensitivity_squared == theirs.sensitivity_squared
-
-
-def test_noise_of_ones_own():
-    encoder = np.array([[1.0, 0], [0.5, 1.0]])
-    mapped = from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2), Dynamics(PATH), noise=LocalNoise(encoder, 3))
-    reference = algorithms.mf_dsgd(Dynamics(PATH), EveryStep(2), encoder)
-    (ours, *_), (theirs, *_) = (sensitivity_by_victim(algorithm, trust.LDP()) for algorithm in (mapped, reference))
-    assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 
 @each(
@@ -164,8 +148,7 @@ def test_noise_on_messages_is_calibrated_and_replayed(unit):
     task = linear_task(3, np.random.default_rng(0).uniform(size=(12, 2)))
     if unit == "record":
         algorithm = algorithm.with_divisors(task.public_batch_sizes(2))
-    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "unit": unit}
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**options), mu=2.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), unit=unit, **ZERO_OUT), mu=2.0)
     run = mfdl.replay(mechanism, task, seeds=[0], progress=False)
     assert run.seeds[0].finished_steps == 4
 
@@ -223,17 +206,13 @@ REFUSED = {
     "a vector for a map": (lambda: Round(message_from_state=np.ones(3)), "message_from_state must"),
     "receivers that are weights": (lambda: Round(receivers=WEIGHTS), "receivers must be a boolean matrix"),
     "divisors of other nodes": (lambda: changed(divisors=np.ones(5)), "divisors must be 3 finite numbers > 0, one per"),
-    **{
-        f"a divisor of {bad}": (
-            lambda bad=bad: base.with_divisors([1, 2, bad]),
-            "divisors must be 3 finite numbers > 0",
-        )
-        for bad in (-1, np.inf, np.nan)
-    },
+    "a divisor below zero": (lambda: base.with_divisors([1, 2, -1]), "divisors must be 3 finite numbers > 0"),
+    "an infinite divisor": (lambda: base.with_divisors([1, 2, np.inf]), "divisors must be 3 finite numbers > 0"),
+    "a divisor that is no number": (
+        lambda: base.with_divisors([1, 2, np.nan]),
+        "divisors must be 3 finite numbers > 0",
+    ),
     "an encoder of other steps": (lambda: encoded(np.eye(5)), "encoder must be T x T with T = 2"),
-    "encoders of other nodes": (lambda: encoded(np.stack([np.eye(2)] * 4)), r"shape \(T, T\) or \(3, T, T\)"),
-    "an encoder that looks ahead": (lambda: encoded(np.eye(2) + np.eye(2, k=1)), "causal"),
-    "an encoder that adds nothing": (lambda: encoded(np.diag([1.0, 0])), "positive diagonal"),
     "divisors in words": (lambda: changed(divisors="many"), "divisors must be 3 finite numbers > 0"),
     "a divisor of zero": (lambda: changed(divisors=[1, 0, 1]), "divisors must be 3 finite numbers > 0"),
     "divisors far apart": (lambda: base.with_divisors([1, 1e9, 1]), "divisors must lie within a factor of 1e.06"),
@@ -346,16 +325,3 @@ def test_a_caller_keeps_the_arrays_that_were_given():
     given[0, 0] = 7.0
     assert round_.message_from_state.toarray()[0, 0] == 1.0
     assert round_.message_from_state is round_.message_from_gradient  # one map, checked and kept once
-
-
-def test_the_zero_map_has_one_form():
-    assert Round(message_from_state=ONES, state_from_state=np.zeros((N, N))).state_from_state is None
-
-
-def test_transmitted_may_differ_between_rounds():
-    mask = np.array([[True, True, False], [False, False, True]])
-    alone = round_of(state_from_message=ONES, receivers=None)  # nobody uses a message of another
-    algorithm = changed(rounds=[alone] * T, transmitted=mask)
-    assert (algorithm.sent == mask).all()
-    assert changed(rounds=[alone] * T, transmitted=np.stack([mask[0]] * T)).transmitted.shape == (N,)
-    assert isinstance(algorithm, LinearAlgorithm)

@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose
 from vocabulary import dynamics_on, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip
-from mfdl.algorithms.round import SHAPES, Round, digests, map_digest, with_input_scale
+from mfdl.algorithms.round import SHAPES, Round, digests
 from mfdl.algorithms.workloads import flow
 from mfdl.factorization import square_root_encoder
 from mfdl.participation import Single
-from mfdl.testing import NAMES, build_algorithm, linear_algorithms, oracles, random_encoder, user_algorithms
+from mfdl.testing import build_algorithm, linear_algorithms, oracles, random_encoder, user_algorithms
 from mfdl.testing.oracles import dense_averaged_workload, dense_gossip_workload, dense_noising
 
 PART = Cyclic(epochs=2, period=3)
@@ -59,14 +59,6 @@ def check_operators(algorithm):
         assert_allclose(operator.matvec(x[:, 0]), dense @ x[:, 0], **CLOSE)
         assert_allclose(operator.rmatvec(y[:, 0]), dense.T @ y[:, 0], **CLOSE)
         assert_allclose((operator.T @ y), dense.T @ y, **CLOSE)
-
-
-@pytest.mark.parametrize("W", [CONSTANT, VARYING], ids=["constant", "varying"])
-@pytest.mark.parametrize("name", NAMES)
-def test_operators_are_those_of_the_definition(name, W):
-    built = algorithm(name, W)
-    check_operators(built)
-    check_operators(built.with_divisors([1, 2, 3, 5]))
 
 
 @given(60, algorithm=linear_algorithms(), data=st.data())
@@ -275,17 +267,6 @@ def test_a_changed_map_changes_every_hash_that_is_asked_for_later(part: str) -> 
     array.setflags(write=True)
     array[:] = array[::-1].copy() + (part == "data")
     assert algorithm.content_hash != before
-
-
-def test_scaled_maps_are_shared_and_lose_no_place() -> None:
-    eye = sp.eye_array(3)
-    rounds = [Round(eye, -rate * eye, -rate * eye, eye, None, eye, eye) for rate in (0.5, 0.25)]
-    rounds[1] = rounds[0].with_maps(message_from_gradient=rounds[1].message_from_gradient)
-    first, second = with_input_scale(rounds, np.array([1.0, 0.5, 0.25]), None)
-    assert first.state_from_gradient is second.state_from_gradient
-    assert first.message_from_noise is rounds[0].message_from_noise
-    assert second.message_from_gradient.toarray().tolist() == np.diag([-0.25, -0.125, -0.0625]).tolist()
-    assert map_digest(first.state_from_gradient) == digest_by_definition(sp.csr_array(np.diag([1.0, 0.5, 0.25])))
 
 
 def test_other_maps_must_fit_those_that_stay() -> None:

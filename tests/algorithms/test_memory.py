@@ -5,12 +5,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, each, given, refuses, st, unsupported
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, tasks, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.audit import audit
@@ -18,7 +17,6 @@ from mfdl.noise import LocalNoise
 from mfdl.participation import Single
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.testing import gossip_matrices, gossip_sequences
-from mfdl.training.executor import Executor
 
 NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps")
 STAR = gossip.metropolis_hastings("star:n=4")
@@ -129,16 +127,6 @@ def test_local_steps_gossip_when_it_is_due(run, steps):
     assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
 
 
-def test_start_models_average_like_models():
-    """With no gradients at all, models that start equal stay: weights of every model sum to one."""
-    for name in NAMES:
-        executor = Executor(algorithms.build(name, Dynamics(STAR), EveryStep(5)), dtype=torch.float64)
-        state, nothing = executor.initial_state(torch.ones(4, 1, dtype=torch.float64)), torch.zeros(4, 1).double()
-        for t in range(5):
-            _, state = executor.step(t, state, nothing, nothing)
-        assert_allclose(executor.models(state).numpy(), 1.0, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scheme", [EveryStep(6), Single(6), Cyclic(3, 2)], ids=["every", "single", "cyclic"])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -180,15 +168,6 @@ def test_noise_correlated_in_time_is_that_of_plain_gossip(name):
         assert loss.adaptive_sensitivity_squared <= reference.sensitivity_squared * (1 + 1e-9)
     else:
         assert loss.adaptive_sensitivity_squared == pytest.approx(reference.sensitivity_squared)
-
-
-def test_they_train_and_report_their_guarantee():
-    task = tasks.least_squares(4, start="zero")
-    for name in NAMES:
-        algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(8))
-        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **ZERO_OUT), mu=2.0)
-        result = mfdl.replay(mechanism, task, seeds=[0], period=1)
-        assert np.isfinite(result.final_test_losses).all()
 
 
 @pytest.mark.slow

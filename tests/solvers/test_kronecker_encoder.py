@@ -17,10 +17,10 @@ from _modes import (
     per_mode_gram,
     product_gram,
 )
-from mfdl.noise.general import MAX_JOINT_SIZE
 from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import each, given, refuses, st
 
+from mfdl.noise.general import MAX_JOINT_SIZE
 from mfdl.testing import encoders
 from mfdl_solvers import ModeProblem, NotConverged, ProblemError, Stopping, kronecker_encoder, per_mode_encoder, solve
 from mfdl_solvers.certificate import lower_bound

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ... import algorithms
 from ...algorithms import LinearAlgorithm, from_maps
-from ...algorithms.checks import used_by_others
+from ...algorithms.building import used_by_others
 from ...check import FloatArray, integer_at_least
 from ...dynamics import Dynamics
 from ...errors import InvalidInput

@@ -1,12 +1,12 @@
-"""Checks of a new `LinearAlgorithm`: sizes, order of steps, and which node can send which message.
+"""What stands around every builder: its name in the registry, and checks before it works and of what it makes.
 
-A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps; otherwise a
-number would speak of other messages than those that are sent. Which node computes an entry of the
-state, and takes whose gradient for it, cannot be told from the maps: the author answers for it.
+A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps. Which node computes
+an entry of the state cannot be told from the maps: the author answers for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,8 +23,82 @@ from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import Map
 from ..participation import Participation
+from ..spec import Entry, Registry
 from ..spec import bound_arguments as bound
-from .round import Round
+from .round import LinearRecursion, Round
+
+ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
+LOCAL = (*ALL_SEEN, "pndp")  # noise that one node alone holds: good against all of them
+SHARED = ("eavesdropper", "coalitions", "colluding")
+ALONE = ("ldp", "full-collusion")  # where only noise that the victim alone holds is unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class MechanismEntry(Entry):
+    """One mechanism; defaults are those of noise that one node alone holds.
+
+    Attributes:
+        erratum: what its paper or public code has wrong and this library does otherwise.
+        trust: the trust models it is meant for, in words; models: their names, its own first.
+        release: the released models it can bear, where that is less than all of them.
+        tuned: the builder with free parameters at their best; None: `build`.
+    """
+
+    paper: str = "-"
+    erratum: str = "-"
+    trust: str = "ldp"
+    models: tuple[str, ...] = LOCAL
+    release: str | None = None
+    tuned: Callable[..., Any] | None = None
+
+    @property
+    def summary(self) -> str:
+        return self.help.rstrip(".")
+
+    @property
+    def form(self) -> str:
+        first = next(iter(self.parameters.values()), None)
+        return self.name if first is None else f"{first.name}=<{first.type_name}>"
+
+    @property
+    def best(self) -> Callable[..., Any]:
+        return self.tuned or self.build
+
+    def takes(self, parameter: str) -> bool:
+        return parameter in inspect.signature(self.best).parameters
+
+    @property
+    def weighted(self) -> bool:
+        return self.takes("weights")
+
+
+OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "counted_models")  # for Python alone
+SUPPLIED = ("dynamics", "participation", *OF_SEARCHES)
+BUILDERS = ("gossip_sgd", "factorized", "maps", "other_exchanges", "over_nodes", "noise_for_trust")
+PLACES = tuple(f"mfdl.algorithms.{module}" for module in BUILDERS)
+MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
+OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
+"""Mechanisms for balls-in-bins alone, made for a target: their builders take the `noise_std` that meets it."""
+
+
+def shares_noise(algorithm: LinearRecursion) -> bool:
+    """Whether several nodes hold some part of its noise, which counts as known where all but one collude."""
+    noise = algorithm.noise
+    return not (noise.local or noise.is_zero) and bool((noise.holders().astype(int).sum(axis=1) > 1).any())
+
+
+def misplaced(algorithm: LinearRecursion, trust: str) -> str:
+    """Warning about shared noise under a trust model in which it counts as known; empty elsewhere."""
+    if trust not in ALONE or not shares_noise(algorithm):
+        return ""
+    return (
+        f"Under {trust} noise shared between nodes is assumed to be known, so only noise that the "
+        f"victim alone holds protects it: shared noise is meant for {', '.join(SHARED)}."
+    )
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
 
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
 
@@ -35,13 +109,13 @@ Given = ParamSpec("Given")
 
 
 def require_types(**given: Any) -> None:
-    """Checks the types of the parts, by the names of TYPES."""
+    """Raises: InvalidInput: a part, by the names of TYPES, of another type."""
     for name, value in given.items():
         check.instance(TYPES[name], **{name: value})
 
 
 def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Refuses, before any work, dynamics or participation that is none; `help` and type checkers see no change."""
+    """Refuses, before any work, dynamics or participation that is none."""
     signature = inspect.signature(build)
 
     @functools.wraps(build)
@@ -56,9 +130,7 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
 def solved_by(
     solve: Callable[Given, Any], *, without: Collection[str] = (), **fixed: Any
 ) -> Callable[[Callable[[Mapping[str, Any], Any], Made]], Callable[Given, Made]]:
-    """Makes a builder of what `solve` answers take its arguments; `help` and type checkers see them.
-
-    The builder is called with these by name, and with the answer.
+    """A builder with the arguments of `solve`, called with these by name and with the answer; its docstring says so.
 
     Args: without: arguments that the builder does not take; fixed: those that it decides.
     """
@@ -74,6 +146,8 @@ def solved_by(
             return build(given, solve(**given, **fixed))  # type: ignore[call-arg]
 
         seen: Any = called
+        form = "".join(f" with {name}={value!r}" for name, value in fixed.items())
+        seen.__doc__ = f"{inspect.getdoc(build)}\n\nArgs: those of `{solve.__module__}.{solve.__name__}`{form}."
         seen.__signature__ = signature.replace(return_annotation=inspect.signature(build).return_annotation)
         return called
 
@@ -81,7 +155,6 @@ def solved_by(
 
 
 def require_rounds(rounds: Any) -> None:
-    """Checks that there is at least one round and all are `Round`s."""
     try:
         kinds = {type(exchange) for exchange in rounds}
     except TypeError:
@@ -108,10 +181,7 @@ def divisors(given: ArrayLike, num_nodes: int) -> FloatArray:
 
 
 def step_of_round(steps_given: Sequence[int], rounds: Sequence[Round]) -> tuple[int, ...]:
-    """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step.
-
-    The executor takes a step's gradients before its first round, and the accountant reads the rounds in their order.
-    """
+    """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step."""
     R = len(rounds)
     given = np.asarray(steps_given if len(steps_given) else np.arange(R))
     if given.shape != (R,) or given.dtype.kind not in "iu":
@@ -132,7 +202,7 @@ def step_of_round(steps_given: Sequence[int], rounds: Sequence[Round]) -> tuple[
 
 
 def transmitted(marks: ArrayLike, num_rounds: int, num_messages: int) -> NDArray[np.bool_]:
-    """bool (messages per round,), or (rounds, messages per round) where rounds differ; own and read-only."""
+    """bool (messages per round,), or (rounds, messages per round) where rounds differ; read-only."""
     R, S = num_rounds, num_messages
     given = np.asarray(marks)
     if not given.size and S:
@@ -148,7 +218,6 @@ def transmitted(marks: ArrayLike, num_rounds: int, num_messages: int) -> NDArray
 
 
 def close(has: Map, wanted: Map) -> bool:
-    """Whether two maps agree up to rounding."""
     if has is None or wanted is None or has.shape != wanted.shape:
         return has is None and wanted is None
     difference = abs(has - wanted)
@@ -156,7 +225,6 @@ def close(has: Map, wanted: Map) -> bool:
 
 
 def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
-    """Checks that M has one row per node."""
     if model_from_state.shape[0] != num_nodes:
         raise InvalidInput(
             f"model_from_state must have one row for each of {num_nodes} nodes, got shape {model_from_state.shape}."
@@ -166,7 +234,7 @@ def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
 def require_receivers(
     rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp], sent: NDArray[np.bool_]
 ) -> None:
-    """Checks that a message is used by its sender, or is sent to the user; sent: (rounds, messages)."""
+    """Raises: InvalidInput: a message that a node uses without receiving it; sent: (rounds, messages)."""
     unsent = ~sent
     if unsent.any():
         alone = unsent & used_by_others(rounds, model_from_state, sender)
@@ -241,7 +309,6 @@ def message_users(
 
 
 def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender: NDArray[np.intp]) -> None:
-    """Checks that the sender of a message holds the noise in it."""
     may_enter = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts)
     for kind in kinds:
         if kind.message_from_noise is None:
@@ -256,7 +323,6 @@ def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender
 
 
 def _pattern(matrix: sp.csr_array) -> sp.csr_array:
-    """Non-zero entries as bool csr."""
     return sp.csr_array(matrix != 0)
 
 
