@@ -42,10 +42,6 @@ __all__ = ["Message", "PrivateNode", "shaped_like"]
 SIMULATION = "publish=False in a simulation of which nothing is published"
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """One row of a `NoiseStream`, as tensors of the shapes, types and devices of parameters.
 
@@ -372,7 +368,7 @@ class PrivateNode(SingleCopy):
         return self.grid.added(clipped_rows(self.model, row, rows, present[0], self.clip_rule), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
-        """State of a resumed node beside its module and its keys: step, optimizer, identity; no secret.
+        """State beside module and keys: step, optimizer, identity; no secret.
 
         Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the step
         would send other numbers under the same noise, and their difference is free of it.
@@ -417,15 +413,11 @@ class PrivateNode(SingleCopy):
 
     def _identity(self) -> dict[str, Any]:
         return {
-            "mechanism": self.mechanism.content_hash,
-            "node": self.node,
-            "key_id": self.key_id,
-            "shapes": {name: list(shape) for name, shape in self.model.shapes.items()},
-            "divisor": self.divisor,
-            "clipping": str(self.clip_rule),
-            "grid": None if self.grid is None else self.grid.step,
+            "mechanism": self.mechanism.content_hash, "node": self.node, "key_id": self.key_id,
+            "shapes": {name: list(shape) for name, shape in self.model.shapes.items()}, "divisor": self.divisor,
+            "clipping": str(self.clip_rule), "grid": None if self.grid is None else self.grid.step,
             "generator": ", ".join(self._generators),
-        }
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         return (

@@ -271,8 +271,7 @@ class EvaluatedStep:
     """The argument of `replay(on_evaluation=...)`; no guarantee covers the fields marked `NotPrivate`.
 
     Attributes:
-        step: number of finished steps.
-        loss, accuracy: on the test records, of each node, shape (n,); accuracy is None for regression.
+        step: number of finished steps. loss, accuracy: of each node, shape (n,); accuracy is None for regression.
         models: a copy of all models, shape (n, d), float64; a guarantee may cover the final ones only.
         diverged: a model or a test loss was not finite at this evaluation or before.
         metrics: the requested ones by name (`mfdl.metrics`), shape (n,), or () for the average model.
@@ -296,7 +295,6 @@ class ReplayConfig:
     Attributes:
         mechanism: calibrated, or without noise. Its participation must be cyclic or every step (at user level every
             step), or secret sampling, which is drawn from the noise key.
-        task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. The noise of a seeded key can be subtracted: publish
@@ -304,10 +302,8 @@ class ReplayConfig:
             checkpoint.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. At record level that of the participation, and another one is refused.
-        eval_every: steps between evaluations; default the period (the longest of any node), with drawn batches 1 /
-            rate.
-        metrics: measured besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`, in
-            `SeedRun.metrics`.
+        eval_every: steps between evaluations; default the longest period of a node, or with drawn batches 1 / rate.
+        metrics: names of `mfdl.metrics.METRICS`, measured besides test loss and accuracy, in `SeedRun.metrics`.
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
             c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.

@@ -174,14 +174,10 @@ class Task:
             )
         words = f"preconditioner of train records ({from_records.strip()})" if from_records.strip() else ""
         return dataclasses.replace(
-            self,
-            name=f"{self.name}, preconditioned by {chosen.source}",
-            features=chosen(self.features),
-            test_features=chosen(self.test_features),
-            lipschitz=None,
-            earlier_records=train,
+            self, name=f"{self.name}, preconditioned by {chosen.source}", features=chosen(self.features),
+            test_features=chosen(self.test_features), lipschitz=None, earlier_records=train,
             from_records="; ".join(filter(None, [self.from_records, words])),
-        )
+        )  # fmt: skip
 
     def module_with(self, parameters: Any, seed: int | None = None) -> torch.nn.Module:
         """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
@@ -285,21 +281,13 @@ class Task:
         )
         model = modules.PerRecordModel(module.to(device=device), self.loss)
         return TaskInstance(
-            task=self,
-            seed=seed,
-            period=math.lcm(*periods),
-            features=features,
-            targets=tensor(padded(self.targets)),
-            mask=tensor(mask),
-            record_index=tensor(index),
+            task=self, seed=seed, period=math.lcm(*periods), features=features,
+            targets=tensor(padded(self.targets)), mask=tensor(mask), record_index=tensor(index),
             public_batch_sizes=torch.tensor(self.public_batch_sizes(periods, seed), device=device),
-            initial_parameters=model.initial_row().to(dtype).repeat(self.num_nodes, 1),
-            test_features=test_features,
-            test_targets=tensor(self.test_targets),
-            model=model,
-            activations=model.activation_size(test_features),
+            initial_parameters=model.initial_row().to(dtype).repeat(self.num_nodes, 1), test_features=test_features,
+            test_targets=tensor(self.test_targets), model=model, activations=model.activation_size(test_features),
             node_periods=None if len(set(periods)) == 1 else periods,
-        )
+        )  # fmt: skip
 
 
 def from_module(

@@ -47,7 +47,6 @@ from .table_records import (
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
 """Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
 
-HIDDEN = 64
 LISTS = ("classes", "features", "drop", "ranges")  # options whose values may be followed by others: drop=id,name
 SCALING = ("standardise", "standardize", "normalise", "normalize", "scale", "scaling")
 _FILE = re.compile(
@@ -176,14 +175,11 @@ def task_of_records(
     names = ("kind", "features", "targets", "test_features", "test_targets")
     same: dict[str, Any] = {name: getattr(records, name) for name in names}
     return from_module(
-        f"{records.target}-{word}",
-        graph,
-        **same,
-        build_module=build,
+        f"{records.target}-{word}", graph, **same, build_module=build,
         loss=_squared_error if records.kind == "regression" else torch.nn.functional.cross_entropy,
         partition="uniform" if partition is None else partition,
         public_constants="none" if public else f"which classes occur in column {records.target!r}",
-    )
+    )  # fmt: skip
 
 
 def _model(
@@ -196,7 +192,7 @@ def _model(
     require_known(f"model for {records.kind}", model, MODELS[records.kind])
     inputs, outputs = records.features[0].size, len(records.classes) or 1
     if model == "mlp":
-        units = HIDDEN if hidden is None else check.integer_at_least(1, hidden=hidden)
+        units = 64 if hidden is None else check.integer_at_least(1, hidden=hidden)
         build = functools.partial(relu_network, inputs, units, outputs)
     else:
         model, build = "linear", functools.partial(linear_from_zero, inputs, outputs)

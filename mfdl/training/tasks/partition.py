@@ -1,11 +1,11 @@
 """Owners of the records, and the steps in which a record takes part.
 
-A partition describes the simulated world, and no guarantee covers the act of dealing records out: neighbouring data
-sets are the same owners with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour
-with `Fixed(task.owners(seed))`. The map from records to steps is public and the same in all epochs (`record_index`).
+No guarantee covers the act of dealing records out: neighbouring data sets are the same owners with a record changed.
+Where the draw reads the targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`. The map from
+records to steps is public and the same in all epochs (`record_index`).
 
 Random orders come from the raw words of a bit generator and the hash of `SeedSequence`, which every version of numpy
-repeats. Nothing here is secret: noise keys are in `training.keys`.
+repeats. Nothing here is secret.
 """
 
 from __future__ import annotations

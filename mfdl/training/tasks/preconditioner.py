@@ -3,8 +3,7 @@
 Gradient descent learns direction j at the rate eta lambda_j; features x -> M (x - c) with M near lambda^(-1/2) make
 all directions alike. A model with first weights V on the new features has the weights V M on the old ones: training is
 gradient descent preconditioned by M^2, with gradients clipped after M. M and c are functions of public numbers, so
-every sensitivity stands. `Task.preconditioned` applies it, and in a loop of your own
-`node.step(preconditioner(features), targets)`.
+every sensitivity stands. In a loop of your own it is `node.step(preconditioner(features), targets)`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,6 @@ LARGEST_RATIO = 1e6
 """Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
 RIDGE = 1e-3  # share of the mean eigenvalue that is added to every eigenvalue of public features
 Features = TypeVar("Features", NDArray[Any], torch.Tensor)
-
-__all__ = ["Preconditioner", "parse"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -235,7 +235,8 @@ class RecordClipping:
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         """
         rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
-        if not self._factors_within(rule):
+        part_of = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}
+        if any(part_of[layer.bias or name] != part_of[name] for name, layer in self.layers.items()):  # clipped apart
             return dataclasses.replace(self, layers={}).sums(rows, features, targets, mask, rule, scales)
         if self.layers:
             plain, factors = self._gradients(rows, features, targets)
@@ -264,11 +265,6 @@ class RecordClipping:
                 if bias is not None:
                     views[bias].view(total.shape[:-1]).copy_(total[..., -1])
         return _voted(self.model, out, votes)
-
-    def _factors_within(self, rule: ClipRule) -> bool:
-        """Whether no bias is factored with a weight that is clipped apart from it."""
-        part = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}
-        return all(part[layer.bias or name] == part[name] for name, layer in self.layers.items())
 
     @torch.enable_grad()
     def _gradients(

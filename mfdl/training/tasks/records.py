@@ -1,9 +1,8 @@
 """Records as checked copies of a caller's arrays, tensors, tables of pandas or torch Datasets; digests of code.
 
-Functions that compute different things have different digests: code, constants, defaults, closures, arguments of
-partials, attributes of callable objects, and layers of modules with the code of their forward. Tensors and arrays enter
-by their content, others by their repr: an object whose repr hides its state may be missed, so unseeded runs do not rest
-on this.
+Functions that compute different things have different digests: of code, constants, defaults, closures, arguments and
+attributes. Tensors and arrays enter by their content, others by their repr: an object whose repr hides its state may be
+missed, so unseeded runs do not rest on this.
 """
 
 from __future__ import annotations

@@ -447,14 +447,12 @@ def _archive_table(
     flat = x.reshape(len(x), -1)
     _require_dense(path, flat.shape)
     return DataTable(
-        repr(path.name),
-        "NumPy archive",
+        repr(path.name), "NumPy archive",
         tuple(TableColumn(str(index), _cells(flat[:, index])) for index in range(flat.shape[1])),
         target=TableColumn("y", _cells(arrays[target])),
         node=TableColumn("node", _cells(sides["node"])) if "node" in sides else None,
-        record_shape=x.shape[1:] if x.ndim > 2 else None,
-        test=test,
-    )
+        record_shape=x.shape[1:] if x.ndim > 2 else None, test=test,
+    )  # fmt: skip
 
 
 def _cells(array: NDArray[Any]) -> NDArray[Any]:

@@ -23,10 +23,8 @@ from .partition import split_rows
 from .table_files import DataTable, TableColumn, format_suffix, number_label, read_table, unknown_column
 
 TEST_FRACTION = 0.2
-KINDS = ("regression", "classification")
 MAX_CLASSES = 1000
 EVERY_OTHER = "*"  # stands for all features without a range of their own
-BOTH_WAYS = "say kind=regression or kind=classification"
 Ranges = Mapping[str, tuple[float, float]]
 
 
@@ -57,7 +55,7 @@ class TableOptions:
         for name, value in given.items():
             object.__setattr__(self, name, value)
         if self.kind is not None:
-            require_known("kind", self.kind, KINDS)
+            require_known("kind", self.kind, ("regression", "classification"))
         if self.features is not None and self.drop:
             raise InvalidInput("features and drop exclude each other: features are the only ones; leave out drop.")
         if self.test_fraction is not None:
@@ -201,7 +199,7 @@ def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind
         if target.kind == "integers":
             raise InvalidInput(
                 f"kind must be given for target {target.name!r} of {where}, whose integers may be amounts or classes; "
-                f"{BOTH_WAYS}."
+                "say kind=regression or kind=classification."
             )
         return "classification" if words else "regression"
     if kind == "regression" and target.kind == "words":
