@@ -142,7 +142,6 @@ def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, coun
     ahead=st.sampled_from([1, 2000, 2**27]),
 )
 def test_rows_made_ahead_are_those_of_their_step(asked, base, ahead):
-    """However many steps follow each other, at whatever lengths and tensors in turn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_generators, "AHEAD_BYTES", ahead)
         columns = ColumnNormals([KEY, KEY], [0, 1])
@@ -187,7 +186,6 @@ def streams(monkeypatch):
 
 
 def test_all_that_names_a_row_separates_it():
-    """No normal of one row, in the blocks that steps share or beyond, is in another."""
     rows = [
         ColumnNormals([secret], [index], shard=shard).block([0, 1, 2, 2**31], 30, tensor=tensor)
         for secret, index, tensor, shard in itertools.product((KEY, KEY.derive("other")), (0, 1), (0, 1), (0, 1))

@@ -139,7 +139,6 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_the_flat_rule_alon
     *(({"clip_schedule": clips}, "clip_schedule must") for clips in ([], [1.0] * 3, [1.0, 1, 0, 1], [1.0, 1, -1, 1])),
     *(({"clip_schedule": clips}, "clip_schedule must") for clips in ([1.0, 1, 1e-7, 1], [1, 1, np.nan, 1])),
     *(({"clipping": text}, "strictly between 0 and 1") for text in ("quantile:0", "quantile:1", "quantile:0.5:1")),
-    ({"clipping": "automatik"}, "did you mean 'automatic'"),
     ({"clipping": "automatic:0"}, "gamma must be"),
     ({"clipping": "automatic:1e-7"}, "gamma must be between 1e-06"),
     ({"clipping": "flat:1"}, "clipping flat is written flat"),
@@ -282,7 +281,6 @@ def followed(steps=4, **privacy):
     log_norm=st.floats(-60, 60) | st.floats(allow_nan=True, width=32),
 )
 def test_what_a_record_adds_to_all_entries_together_is_within_the_clip_norm_exactly(dtype, data, rule, log_norm):
-    """Whoever chooses the record, to move the norm or the model, and whatever norm the node has learned."""
     bits = torch.finfo(dtype).bits
     values = data.draw(hnp.arrays(f"f{bits // 8}", 5, elements=st.floats(width=bits)))
     gradients = [torch.from_numpy(values).reshape(1, 1, 5), torch.zeros(1, 1, dtype=dtype)]
@@ -325,7 +323,6 @@ def test_a_run_is_the_recursion_written_out(quantile, share, seed, factored):
 
 
 def test_the_norm_moves_to_where_a_share_of_the_norms_is_below():
-    """Of gradients that stay, with norms 1 to 100."""
     norms, log_norm = torch.arange(1.0, 101.0), torch.zeros(1)
     gradients, present = [torch.zeros(1, 100), norms.reshape(1, 100, 1)], torch.ones(1, 100, dtype=torch.bool)
     for _ in range(400):
@@ -360,7 +357,6 @@ def test_what_no_quantile_can_be_of_is_refused():
     seed=st.integers(0, 9),
 )
 def test_a_record_moves_what_a_node_releases_by_the_clip_norm_at_most(record, log_norms, share, grid, split, seed):
-    """Whoever chooses the record to move the norm, after any average of messages, in micro-batches or not."""
     rng, nodes = np.random.default_rng(seed), []
     others = torch.tensor(rng.normal(size=(2, 4)) * 10.0 ** rng.integers(-3, 4))
     for _ in range(2):

@@ -131,7 +131,6 @@ def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_
 
 
 def test_an_empty_batch_sends_its_noise_like_any_other():
-    """At a rate so small that nothing is ever drawn: shapes, steps and scale of the noise are those of every run."""
     mechanism, task = sampled_mechanism(rate=1e-6, noise_std=3.0, steps=200), task_of(dim=5)
     run = run_of(mechanism, task, eval_every=200)
     sums = injected(run, mechanism, task)
@@ -141,7 +140,6 @@ def test_an_empty_batch_sends_its_noise_like_any_other():
 
 
 def test_divisors_are_the_expected_sizes_whatever_is_drawn():
-    """Without noise: what is sent is the sum over the records drawn, divided by the same constant in every step."""
     mechanism, task = sampled_mechanism(noise_std=0.0, clip=100.0), task_of(sizes=14)
     run = run_of(mechanism, task)
     sampler = []
@@ -214,7 +212,6 @@ def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
 
 
 def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
-    """Two keys draw other batches of the same nodes; what is put together follows from the slots and public sizes."""
     instance = uneven(1)
     for seed in range(3):
         drawn = BinBatches(instance, NoiseKey.from_seed(seed), 3).step_batch(0)

@@ -36,7 +36,6 @@ def sums_of(name="mafalda", step=STEP, node=1):
 
 
 def contributions(seed, records, dim=5):
-    """Clipped gradients of many sizes."""
     if not records:
         return torch.zeros(0, dim)
     rng = torch.Generator().manual_seed(seed)
@@ -45,7 +44,6 @@ def contributions(seed, records, dim=5):
 
 
 def whole(rows):
-    """trunc(g / h), entry by entry in fractions."""
     return [[math.trunc(Fraction(g) / Fraction(STEP)) for g in row] for row in rows.tolist()]
 
 
@@ -102,7 +100,6 @@ def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
 
 
 def node(name="mafalda", steps=0, grid=STEP, **options):
-    """A node that has taken some steps, and a function that takes further ones."""
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
     module = module_at(task, data.initial_parameters[0])

@@ -61,7 +61,6 @@ LABELS = np.arange(110) % 10
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """Registers 80 training and 30 test images; the function puts the files of some parts into the data folder."""
     return register_mnist(monkeypatch, tmp_path, IMAGES, LABELS, num_train=80)
 
 
@@ -164,7 +163,6 @@ def test_models(small, model, dimension):
     ({"split": "fair"}, "unknown mnist split 'fair'"),
     ({"fraction": 0}, "fraction must be a finite number > 0, got 0"),
     ({"fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
-    ({"partition": "even"}, "unknown partition 'even'"),
 )
 def test_parameters_that_cannot_be_used(small, changes, message):
     refuses(message, lambda: tasks.mnist(3, small(*TRAIN, *TEST), **changes))
@@ -274,7 +272,6 @@ def test_without_flower_datasets_the_extra_is_named(monkeypatch, tmp_path):
 
 @pytest.mark.peer
 def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatch):
-    """Whatever its seed, as the code of the paper calls it."""
     flwr_datasets = pytest.importorskip("flwr_datasets", reason="needs pip install 'mfdl[femnist]'")
     folder = tmp_path / "source" / "data"
     folder.mkdir(parents=True)
@@ -338,7 +335,6 @@ def test_each_node_holds_its_writers_and_a_fifth_of_each_is_held_back(tmp_path):
 
 @pytest.mark.parametrize("clip_norm", [0.5, 1e3])
 def test_clipped_gradients_of_the_network_are_those_of_autograd_record_by_record(tmp_path, clip_norm):
-    """Convolutions and GroupNorm by per-record gradients, the linear layer by factors."""
     task = tasks.femnist(2, put_femnist(tmp_path), writers=1)
     instance = task.instance(3, 4, dtype=torch.float64)
     assert instance.dimension == 102_142

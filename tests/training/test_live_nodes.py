@@ -35,7 +35,6 @@ MECHANISM = calibrated()
 
 
 def live(key=None, *, mechanism=MECHANISM, module=None, optimizer=torch.optim.SGD, lr=RATE, **options):
-    """A node that publishes, with secrets of its own where none are given."""
     if module is None:
         torch.manual_seed(3)
         module = nn.Linear(3, 1)

@@ -34,7 +34,6 @@ def mechanism(name="mafalda", trust=None, unit="record", momentum=0.0, **more):
 
 
 def nodes_of(mechanism, task, key, row, **options):
-    """One `PrivateNode` a node, all at the same start model."""
     given = {"lr": RATE, "batch_size": None, "keys": key} | options
     return [node_of(module_at(task, row), mechanism, node=u, **given) for u in range(NODES)]
 

@@ -268,7 +268,6 @@ def alone(config):
 
 
 def assert_close(run, other, tolerance=1e-10):
-    """All that a run reports but its seconds."""
     exact = ("seed", "diverged", "finished_steps", "key_id", "seeded_noise", "untrained_loss", "untrained_accuracy")
     assert all(getattr(run, name) == getattr(other, name) for name in exact)
     assert_array_equal(run.steps, other.steps)

@@ -98,8 +98,6 @@ class Unchanged(StepRule):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen(Messages):
-    """Scales that do not depend on anything."""
-
     values: tuple[float, ...] = ()
 
     def factors(self, state):
@@ -151,8 +149,6 @@ def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monk
 
 
 def test_a_scaled_record_counts_as_one_in_large_layers_too():
-    """No weight is factored under scales: the clipped sum is that of the scaled gradients, one by one."""
-
     def build():
         return torch.nn.Sequential(torch.nn.Linear(3, 900), torch.nn.ReLU(), torch.nn.Linear(900, 1))
 
@@ -402,7 +398,6 @@ def test_refusals(call, message):
 
 
 def test_a_comparison_of_preconditioned_features(tmp_path):
-    """The option reaches the task, stands in results, and its runs are others than those without."""
     options = {"graph": "ring:n=3", "task": "logistic:dimension=4,train_records=60,test_records=20", "epochs": 1}
     options |= {"period": 2, "seeds": 1, "mechanisms": ("none",)}
     plain = run_comparison(Experiment(**options), tmp_path / "plain")
