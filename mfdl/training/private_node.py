@@ -231,20 +231,6 @@ class PrivateNode(SingleCopy):
         with self.alone():
             self._step(features, targets, records)
 
-    def _require_step(self, t: int) -> None:
-        if t >= self.num_steps:
-            raise InvalidInput(
-                f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
-                "mechanism of more steps before training."
-            )
-        if self.publish and t < steps_of_keys.get(self.key_id, 0):
-            raise InvalidInput(
-                f"step {t} was taken in this process with the same keys, by another node: {REPEATS}; go on with that "
-                "node, or make new keys for a new run."
-            )
-        if self._file is not None:
-            self._file.require_last()
-
     def _step(self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
         t = self.steps_taken
         _, joined = self._checked_batch(features, targets, records)
@@ -276,7 +262,19 @@ class PrivateNode(SingleCopy):
         self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None
     ) -> tuple[list[int], dict[int, list[int]]]:
         """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
-        self._require_step(self.steps_taken)
+        t = self.steps_taken
+        if t >= self.num_steps:
+            raise InvalidInput(
+                f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
+                "mechanism of more steps before training."
+            )
+        if self.publish and t < steps_of_keys.get(self.key_id, 0):
+            raise InvalidInput(
+                f"step {t} was taken in this process with the same keys, by another node: {REPEATS}; go on with that "
+                "node, or make new keys for a new run."
+            )
+        if self._file is not None:
+            self._file.require_last()
         replay_config.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
@@ -290,7 +288,7 @@ class PrivateNode(SingleCopy):
             self._checked = True
         refuse_by_name(self.module)  # its mode may have changed
         numbered = [*self._numbered, *(() if records is None else records)]
-        return numbered, self._record_steps.with_batch(self.steps_taken, numbered)
+        return numbered, self._record_steps.with_batch(t, numbered)
 
     def message(self) -> Message:
         """A copy of the module's tensors, to be sent; refused where anything but `step` and `receive` moved it."""

@@ -5,20 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import small_tasks
 import torch
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
-from small_tasks import (
-    classes,
-    factoring,
-    injecting,
-    node_of,
-    regression,
-    row_of,
-    slow_gradients,
-    slow_means,
-    slow_sums,
-)
+from small_tasks import classes, node_of, regression, slow_gradients, slow_means, slow_sums
 from vocabulary import each, given, refuses, st, unsupported
 
 import mfdl
@@ -29,7 +20,7 @@ from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.running import replay_config
 from mfdl.testing import elliptope_reference, gossip_matrices, node_columns, pinv_gram
-from mfdl.training import clipping, seed_replay
+from mfdl.training import clipping
 from mfdl.training.clipping import Automatic, Quantile
 from mfdl.training.replay import replays
 from mfdl.training.tasks import record_clipping
@@ -51,7 +42,7 @@ def test_a_run_is_the_recursion_on_normalised_gradients(gamma, unit, seed):
     task, rule = classes(12), Automatic(CLIP, gamma)
 
     with pytest.MonkeyPatch.context() as patch:
-        injecting(patch, injected)
+        small_tasks.injecting(patch, injected)
         options = {"period": 2, "clipping": f"automatic:{gamma}", "dtype": torch.float64}
         run = replay(mechanism(unit), task, seeds=[seed], **options)
     instance = task.instance(seed, 2, dtype=torch.float64)
@@ -71,25 +62,22 @@ def test_a_run_is_the_recursion_on_normalised_gradients(gamma, unit, seed):
     (SMALL, {"clip_schedule": [1.0, 1e-5, 0.9, 1e-3]}),
 )
 def test_what_noise_is_added_to_is_never_longer_than_the_guarantee_says(clip_norm, options, dtype, monkeypatch):
-    norms, executed = [], seed_replay.Executor.step
-
-    def step(executor, t, state, gradients, noise, rule):
-        norms.append(gradients.double().norm(dim=1))
-        return executed(executor, t, state, gradients, noise, rule)
-
-    monkeypatch.setattr(seed_replay.Executor, "step", step)
+    norms = small_tasks.largest_gradients(monkeypatch)
     for seed in range(3):
         replay(mechanism("user", 0.0, 0.1, clip_norm), classes(), seeds=[seed], dtype=dtype, **options)
-    assert clip_norm * (1 - 1e-4) < max(map(max, norms)) <= clip_norm
+    assert clip_norm * (1 - 1e-4) < max(norms) <= clip_norm
 
 
 @pytest.mark.parametrize("unit", ["record", "user"])
 def test_a_node_on_a_grid_adds_whole_steps_of_normalised_gradients(unit):
     task, step = regression(16, 4), 2.0**-20
     data, module = task.instance(0, 1, dtype=torch.float64), task.build_module().double()
-    start, node = row_of(module), node_of(module, mechanism(unit, 1e-9), node=1, clipping="automatic", grid=step)
+    start, node = (
+        small_tasks.row_of(module),
+        node_of(module, mechanism(unit, 1e-9), node=1, clipping="automatic", grid=step),
+    )
     node.step(data.features[1, 0], data.targets[1, 0])
-    moved = start - row_of(module)
+    moved = start - small_tasks.row_of(module)
     expected = (slow_sums if unit == "record" else slow_means)(data, start.repeat(4, 1), 0, Automatic(CLIP))[1]
     assert_allclose(moved, expected, atol=5 * step)
     assert_allclose(moved / step, (moved / step).round(), atol=1e-6)
@@ -183,7 +171,7 @@ def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(cl
     task = classes(12)
 
     with pytest.MonkeyPatch.context() as patch:
-        injecting(patch, injected)
+        small_tasks.injecting(patch, injected)
         run = replay(scheduled(eta * c, unit), task, seeds=[seed], period=2, clip_schedule=clips, dtype=torch.float64)
     instance = task.instance(seed, 2, dtype=torch.float64)
     theta, W = instance.initial_parameters, torch.tensor(RING.dense())
@@ -304,8 +292,8 @@ def test_a_run_is_the_recursion_written_out(quantile, share, seed, factored):
 
     with pytest.MonkeyPatch.context() as patch:
         if factored:
-            factoring(patch)
-        injecting(patch, injected)
+            small_tasks.factoring(patch)
+        small_tasks.injecting(patch, injected)
         options = {"clipping": f"quantile:{quantile}:{share}", "dtype": torch.float64}
         run = replay(followed(), task, seeds=[seed], **options).seeds[0]
     instance = task.instance(seed, 1, dtype=torch.float64)

@@ -185,17 +185,6 @@ def home(put, tmp_path):
     return tmp_path
 
 
-def test_the_registry_names_the_published_files():
-    checksums = {
-        "libsvm/a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-        "libsvm/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-    }
-    for name, checksum in checksums.items():
-        assert data.registered_files.REGISTRY[name].sha256 == checksum
-        (url,) = data.registered_files.REGISTRY[name].urls
-        assert url == f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{Path(name).name}"
-
-
 def test_the_files_are_read(home):
     for part, (features, labels) in (("train", TRAIN), ("test", TEST)):
         got_features, got_labels = data.a9a(part, home)

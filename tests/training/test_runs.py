@@ -194,6 +194,7 @@ def test_evaluations_change_no_model_and_are_rows_of_a_table():
         models.append(seed.models)
         assert_array_equal(models[-1], models[0])
         assert seed.messages is None  # kept only when asked for
+        assert (seed.released, seed.final_test_loss) == ({}, seed.last("loss"))  # the last models
         assert seed.steps.tolist() == steps
         assert seed.loss.shape == (len(steps), NODES)
         again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))
@@ -226,14 +227,6 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
     assert_array_equal(run.seeds[0].models, seed.models)
     assert_array_equal(run.seeds[0].released["loss"], seed.released["loss"])
     assert_array_equal(Run.load(run.save(tmp_path / "run.npz")).seeds[0].released["loss"], seed.released["loss"])
-
-
-def test_the_last_models_are_not_told_twice():
-    algorithm = algorithms.dp_dsgd(dynamics_on("star:n=4", 0.1), Cyclic(3, 2))
-    calibrated = calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0)
-    (seed,) = replay(calibrated, TASK, seeds=[0]).seeds
-    assert seed.released == {}
-    assert seed.final_test_loss == seed.last("loss")
 
 
 BATCHED_NODES = 4

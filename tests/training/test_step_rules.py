@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from small_tasks import classes, injecting, module_at, regression
+from small_tasks import classes, injecting, largest_gradients, module_at, regression
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
@@ -134,14 +134,7 @@ def test_scales_chosen_once_are_a_preconditioner_of_the_features(clip_norm):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("unit", ["record", "user"])
 def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monkeypatch):
-    norms = []
-
-    def step(executor, t, state, gradients, noise, rule=None):
-        norms.append(gradients.double().norm(dim=1).max())
-        return executed(executor, t, state, gradients, noise, rule)
-
-    executed = Executor.step
-    monkeypatch.setattr(Executor, "step", step)
+    norms = largest_gradients(monkeypatch)
     task, calibrated = classes(8), mechanism(unit=unit, clip_norm=0.05)  # one record a node and step
     for seed in range(3):
         replay(calibrated, task, seeds=[seed], step_rule=Chosen(values=(7.0, 1.0, 90.0) * 4), dtype=dtype)

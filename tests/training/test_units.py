@@ -169,6 +169,18 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
         assert not clipped.any()
 
 
+def with_others(make, at):
+    """The function that makes instances, with other records at a place."""
+
+    def instance(self, *args, **kwargs):
+        made = make(self, *args, **kwargs)
+        features = made.features.clone()
+        features[at] = -1e6
+        return dataclasses.replace(made, features=features)
+
+    return instance
+
+
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
@@ -176,15 +188,7 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5, unit="user"), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
     first = replay(calibrated, task, **arguments).seeds[0]
-    keep = Task.instance
-
-    def other_user(self, *args, **kwargs):
-        instance = keep(self, *args, **kwargs)
-        features = instance.features.clone()
-        features[2] = -1e6
-        return dataclasses.replace(instance, features=features)
-
-    monkeypatch.setattr(Task, "instance", other_user)
+    monkeypatch.setattr(Task, "instance", with_others(Task.instance, 2))
     second = replay(calibrated, task, **arguments).seeds[0]
     assert first.key_id == second.key_id
     moved = np.linalg.norm(first.messages - second.messages, axis=2)[0]
@@ -201,14 +205,7 @@ def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch)
     first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
     moved = []
     for batch, place in np.ndindex(3, 4):
-
-        def other_record(self, *args, at=(2, batch, place), **kwargs):
-            instance = keep(self, *args, **kwargs)
-            features = instance.features.clone()
-            features[at] = -1e6
-            return dataclasses.replace(instance, features=features)
-
-        monkeypatch.setattr(Task, "instance", other_record)
+        monkeypatch.setattr(Task, "instance", with_others(keep, (2, batch, place)))
         second = replay(calibrated, task, **arguments).seeds[0]
         by = np.linalg.norm(first.messages - second.messages, axis=2)[0]
         assert not by[[0, 1, 3]].any()

@@ -311,7 +311,6 @@ def _task_facts(task: Task) -> dict[str, Any]:
 
 
 SUPPLIED = ("graph", "num_nodes", "graph_or_num_nodes", "data_home")
-EXAMPLE = "mytasks.py:make_task"
 _PYTHON = re.compile(r"(?P<path>.+?\.py)(?::(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
 _MODULE = "_mfdl_task_file"
 
@@ -340,7 +339,7 @@ def parse_module_text(text: str) -> ModuleText | None:
     if not function.isidentifier():
         raise InvalidInput(
             f"a task file is written {match['path']}:FUNCTION, with FUNCTION the name of a function that makes a task, "
-            f"got {text.strip()!r}; e.g. {EXAMPLE}."
+            f"got {text.strip()!r}; e.g. mytasks.py:make_task."
         )
     return ModuleText(match["path"], function, tuple(map(setting, rest.split(","))) if rest.strip() else ())
 
