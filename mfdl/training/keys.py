@@ -216,7 +216,6 @@ def require_bytes(way_out: str, **named: object) -> None:
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
-    """A 1-D uint64 array of indices; refuses every value that a cast would change."""
     name, value = check.name_and_value(named)
     array = np.asarray(value)
     if array.size == 0 and array.ndim == 1:

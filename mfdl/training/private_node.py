@@ -229,34 +229,31 @@ class PrivateNode(SingleCopy):
         Raises: InvalidInput: no step is left, or a record may not take part; then nothing has happened.
         """
         with self.alone():
-            self._step(features, targets, records)
-
-    def _step(self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
-        t = self.steps_taken
-        _, joined = self._checked_batch(features, targets, records)
-        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        with counting_dropped() as dropped:
-            privatised = self._privatised(t, features, targets)
-        self.dropped_records += dropped()
-        for name, gradient in self.model.unflatten(privatised / self.divisor).items():
-            trained[name].grad = gradient.to(trained[name].dtype)
-        self._record_steps.add(joined)
-        self._numbered, self._count = [], 0
-        self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
-        if self.publish:
-            steps_of_keys[self.key_id] = t + 1
-        self._stepping = True
-        try:
-            self.optimizer.step()
-        finally:
-            self._stepping = False
-            for parameter in trained.values():
-                parameter.grad = None
-            self._digest = None  # nothing is sent that could not be saved
-            digest = self._hashed()
-            if self._file is not None:
-                self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
-            self._digest = digest
+            t = self.steps_taken
+            _, joined = self._checked_batch(features, targets, records)
+            trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+            with counting_dropped() as dropped:
+                privatised = self._privatised(t, features, targets)
+            self.dropped_records += dropped()
+            for name, gradient in self.model.unflatten(privatised / self.divisor).items():
+                trained[name].grad = gradient.to(trained[name].dtype)
+            self._record_steps.add(joined)
+            self._numbered, self._count = [], 0
+            self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
+            if self.publish:
+                steps_of_keys[self.key_id] = t + 1
+            self._stepping = True
+            try:
+                self.optimizer.step()
+            finally:
+                self._stepping = False
+                for parameter in trained.values():
+                    parameter.grad = None
+                self._digest = None  # nothing is sent that could not be saved
+                digest = self._hashed()
+                if self._file is not None:
+                    self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
+                self._digest = digest
 
     def _checked_batch(
         self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None

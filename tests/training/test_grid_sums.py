@@ -88,6 +88,7 @@ def test_sums_that_would_overflow_are_cut_off(monkeypatch):
     assert grid.privatised(0, far) - noise == 3 * STEP
     monkeypatch.setattr("mfdl.training.grid_sums.MOST_RECORDS", 1)
     refuses("at most 1 records, got 2; take smaller", grid.privatised, 1, far)
+    refuses("step must be 0, the next one, got 1", sums_of().privatised, 1, torch.zeros((0, 3)))
 
 
 def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
@@ -137,10 +138,6 @@ def test_a_state_of_another_grid_or_other_keys_is_refused():
         node()[0].load_state_dict({name: part for name, part in state.items() if name != "released"})
     changed = [state["released"][0] + 1, *state["released"][1:]]
     refuses("same keys, encoder and grid", lambda: node()[0].load_state_dict(state | {"released": changed}))
-
-
-def test_a_step_out_of_order_is_refused():
-    refuses("step must be 0, the next one, got 1", lambda: sums_of().privatised(1, torch.zeros((0, 3))))
 
 
 def test_a_node_says_what_it_assumes():

@@ -136,21 +136,6 @@ def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change):
     refuses("arrays of other sizes than", Run.load, tmp_path / "run")
 
 
-def test_a_changed_bit_in_any_number_is_found(tmp_path):
-    path = tmp_path / "run"
-    replay(mechanism(), regression(), seeds=[0]).save(path)
-    data = path.read_bytes()
-    first = 8 + int.from_bytes(data[:8], "little")  # of the numbers, behind the header
-    for place in np.random.default_rng(0).integers(first, len(data), 30):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        refuses("damaged or was edited", Run.load, path)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path):
-    mechanism().save(tmp_path / "m")
-    refuses("holds a mechanism, not a run; read", Run.load, tmp_path / "m")
-
-
 NODES, STAR, TASK = 4, gossip.uniform("star:n=4"), regression(30)
 PART = Cyclic(epochs=3, period=2)
 

@@ -137,7 +137,6 @@ class Group:
         return whole
 
     def summed(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, on every rank."""
         total = values.clone()
         if self.size == 1:
             return total
@@ -272,7 +271,6 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _end(group: Group) -> None:
-    """Sends the order to end; a rank that does not end, or cannot be reached, is stopped."""
     for process in group.started:
         if group.left_off:
             process.kill()
@@ -305,7 +303,7 @@ class Seen:
     receives: Sequence[tuple[int, int]] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Own rows, shape (rows, dim), followed by the received ones; every rank of the group must call it."""
+        """Own rows, shape (rows, dim), followed by the received ones; called by every rank."""
         if not self.sends and not self.receives:
             return x
         received = [(rank, x.new_empty(count, *x.shape[1:])) for rank, count in self.receives]

@@ -57,7 +57,6 @@ class _Linear:
     settings = ()
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Factors of (n, B, *, I) inputs and (n, B, *, O) backprops."""
         a, b = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
         return clipping.Factors(a, b, with_bias)
 
@@ -82,7 +81,6 @@ class _Convolution:
         return self.stride, self.padding, self.dilation, self.groups
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Factors of (n, B, *, channels, *places) inputs and (n, B, *, outputs, *places) backprops."""
         kernel = tuple(self.weight.shape[2:])
         axes = len(kernel)
         n, B = backprops.shape[:2]
@@ -203,7 +201,7 @@ class RecordClipping:
 
     @classmethod
     def from_model(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
-        """The cheaper way for a checked model, the same on every device."""
+        """The cheaper way, the same on every device."""
         layers = _factorable(model, record, target)
         if model.chain is None or any(layer.positions > 1 for layer in layers.values()):
             layers = {name: layer for name, layer in layers.items() if layer.is_cheaper}
@@ -212,7 +210,6 @@ class RecordClipping:
         return cls(model, layers)
 
     def record_size(self, activations: int, num_slots: int) -> int:
-        """Numbers that one record takes in `sums`, with its share of its node's."""
         plain = self.model.dimension - sum(layer.entries for layer in self.layers.values())
         size = 3 * plain + 4 * activations  # gradients, their finite copy and their products; forward and backward
         if self.layers:  # factors, patches and float64 copies; the sums in float64 and rounded

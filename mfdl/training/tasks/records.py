@@ -86,8 +86,8 @@ def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]
     if not isinstance(item, tuple | list) or len(item) != 2:
         got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.brief(item)
         raise InvalidInput(
-            f"{name} must hold a pair (features, target) for each record, got {got} at item {row}; wrap it in a Dataset "
-            "that gives pairs, such as torch.utils.data.TensorDataset(features, targets)."
+            f"{name} must hold a pair (features, target) for each record, got {got} at item {row}; wrap it in a "
+            "Dataset that gives pairs, such as torch.utils.data.TensorDataset(features, targets)."
         )
     for part in item:
         if type(part).__module__.startswith("PIL."):

@@ -159,6 +159,5 @@ class _WrittenOut(TorchFunctionMode):
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """Replaces fused calls inside; attention takes torch's own unfused way."""
     with sdpa_kernel(SDPBackend.MATH), _WrittenOut():
         yield

@@ -49,7 +49,6 @@ class TableColumn:
 
     @functools.cached_property
     def missing(self) -> NDArray[np.bool_]:
-        """Cells without a value: empty ones, NaN and the texts of MISSING."""
         missing = np.isnan(self._floats)
         if self.is_text:
             missing[missing] = [text.lower() in MISSING for text in self.cells[missing]]
@@ -126,7 +125,6 @@ class TableColumn:
 
     @property
     def has_decimal_commas(self) -> bool:
-        """Whether words are numbers once each comma is a point."""
         cells = self.cells[~self.missing] if self.kind == "words" else ()
         return len(cells) > 0 and all(_number(str(cell).replace(",", ".")) is not None for cell in cells)
 
@@ -301,7 +299,6 @@ def _texts(path: Path) -> str:
 
 
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Number of the last line and stripped fields of each row that is not blank."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
     try:
         for row in reader:

@@ -253,7 +253,6 @@ def table_records(table: DataTable, options: TableOptions, test: DataTable | Non
 
 
 def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
-    """The table of test records: of the test file, of the same file, or None."""
     if options.test is None:
         return table.test
     if table.test is not None:
@@ -269,7 +268,7 @@ def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
 
 
 def _same_features(table: DataTable, test: DataTable) -> tuple[DataTable, DataTable]:
-    """Both tables; in LIBSVM files, which leave out zeros, with the features of both."""
+    """Both tables; LIBSVM files leave out zeros, and get the features of both."""
     if not (table.format == test.format == "LIBSVM"):
         return table, test
     indices = sorted({*table.by_name, *test.by_name}, key=int)  # exact: integers
@@ -358,7 +357,7 @@ def _targets(table: DataTable, column: TableColumn, classes: tuple[str, ...], ra
 
 
 def _classes(kind: Kind, options: TableOptions, pairs: Sequence[tuple[DataTable, TableRoles]]) -> tuple[str, ...]:
-    """Labels in the order of their numbers: as given, else those of all records, numbers before words."""
+    """Labels in the order of their numbers: as given, else those of all records."""
     if kind == "regression":
         return ()
     if options.classes is not None:
@@ -388,7 +387,7 @@ def _as_number(label: str) -> str:
 
 
 def _split(table: DataTable, labels: list[str] | None, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train on and rows held back, the same in all runs: of all, or of each node with two records or more."""
+    """Rows to train on and rows held back: of all, or of each node with two records or more."""
     if labels is None:
         train, test = split_rows(table.num_rows, fraction)
     else:
