@@ -193,15 +193,14 @@ class PrivateNode(SingleCopy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee on this node's noise, besides keys that stay secret; timing is never covered."""
-        numbers = (
-            ["noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes"]
-            if self.grid is None
-            else [
-                "torch takes the gradient of a record without the values of the others of its batch",
-                "scipy.special.ndtri errs by at most 2^-46 max(1, |z|)",
-            ]
-        )
-        return f"random bits of {', '.join(self._generators)} cannot be told from uniform ones", *numbers
+        words = f"random bits of {', '.join(self._generators)} cannot be told from uniform ones"
+        if self.grid is None:
+            return (
+                words,
+                "noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes",
+            )
+        torch_words = "torch takes the gradient of a record without the values of the others of its batch"
+        return words, torch_words, "scipy.special.ndtri errs by at most 2^-46 max(1, |z|)"
 
     @property
     def num_steps(self) -> int:
@@ -212,8 +211,7 @@ class PrivateNode(SingleCopy):
     ) -> None:
         """Adds a micro-batch to the batch of the next `step`: one sum, one noise, one step of the guarantee.
 
-        A record stands in one of the micro-batches or in the batch of `step`. Sums are kept without noise, in memory
-        alone: `state_dict` leaves them out.
+        A record stands in one of the micro-batches or in the batch of `step`; `state_dict` leaves the sums out.
         """
         with self.alone(), counting_dropped() as dropped:
             numbered, _ = self._checked_batch(features, targets, records)

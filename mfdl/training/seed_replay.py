@@ -100,8 +100,8 @@ class SeedReplay:
             "generator": self.key.generator.name,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
-        table_names = ("evaluated_steps", "loss", "accuracy", *self.metrics)
-        self.evaluated: dict[str, list[Any]] = {name: [] for name in table_names}
+        tables = "evaluated_steps", "loss", "accuracy", *self.metrics
+        self.evaluated: dict[str, list[Any]] = {name: [] for name in tables}
         self.messages: list[np.ndarray] = []
         self.diverged, self.saved = False, saved
         self.dropped = 0

@@ -201,23 +201,22 @@ def ranks(count: int) -> Iterator[Group]:
     require_packages()
     threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
     with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
-        store, started = Path(place) / "store", []
+        store = Path(place) / "store"
         local = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
         environment = {**os.environ, **local, "OMP_NUM_THREADS": str(each), "MFDL_PROGRESS": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
-        for rank in range(1, count):
-            options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
-            started.append(subprocess.Popen([*command, str(rank)], **options))
+        options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
+        started = tuple(subprocess.Popen([*command, str(rank)], **options) for rank in range(1, count))
         ending.enter_context(_environment(local))
         torch.set_num_threads(each)
         ending.callback(torch.set_num_threads, threads)
         try:
             group = joined(0, count, dist.FileStore(str(store), count))
         except BaseException:
-            _end(Group(started=tuple(started), left_off=True))
+            _end(Group(started=started, left_off=True))
             raise
-        group.started = tuple(started)
+        group.started = started
         ending.callback(dist.destroy_process_group)
         ending.callback(_end, group)
         with leading(group):

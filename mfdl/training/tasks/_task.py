@@ -35,8 +35,8 @@ class Task:
     """Records on nodes, a model and a loss.
 
     Attributes:
-        features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
-        targets: shape (N,); int64 classes ("classification") or float32 values ("regression").
+        features: train records, shape (N, ...), as float32 or int64. targets: shape (N,); int64 classes
+            ("classification") or float32 values ("regression").
         build_module: returns a new module for batches (records, ...); its random initial values come from torch's
             global generator, which is seeded around the call. For worker processes it must be picklable.
         loss: (output of one record, target of one record) -> scalar.
@@ -48,9 +48,8 @@ class Task:
         from_records: other quantities computed from the private records and declared public, in words, as by
             `preconditioned`; every guarantee of a run says that it does not cover them.
         earlier_records: digests of the train records before they were preconditioned.
-        record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
-            `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
-            guarantee for fewer is refused.
+        record_owners: nodes that may hold one record, as a number, groups of nodes or `mfdl.privacy.Owners`: your
+            claim. Default 1: no record, nor a copy of one, is held by two nodes. A guarantee for fewer is refused.
         node_labels: of the graph that the task is for, in index order. None: any graph with as many nodes.
     Raises: UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
     """

@@ -437,12 +437,8 @@ def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
 def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
     names = _parameters(function)
     given = graphs.resolved_name(graph)
-    known = {
-        "graph": given.networkx() if isinstance(given, graphs.SparseGraph) else given,
-        "num_nodes": num_nodes,
-        "data_home": data_home,
-    }
-    known["graph_or_num_nodes"] = known["graph"]
+    network = given.networkx() if isinstance(given, graphs.SparseGraph) else given
+    known = {"graph": network, "graph_or_num_nodes": network, "num_nodes": num_nodes, "data_home": data_home}
     first = _first(names)
     if first is None:
         raise InvalidInput(f"task file {where} must take the graph, or its num_nodes; write def FUNCTION(graph): ...")

@@ -233,8 +233,8 @@ class TaskInstance:
         self._check_models(models)
         metrics.require_measured(metrics.requested(measured), self.task.kind, self.task.name)
         result = evaluate([self], models, measured, average)
-        of_nodes = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
-        return dataclasses.replace(result, metrics=of_nodes)
+        scalars = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
+        return dataclasses.replace(result, metrics=scalars)
 
     def test(self, rows: torch.Tensor) -> Evaluation:
         classes = self.task.kind == "classification"
