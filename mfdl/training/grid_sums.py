@@ -166,7 +166,6 @@ def _pi(digits: int) -> Decimal:
 FINEST = 2.0**40  # largest number of grid steps in a clipping norm
 MOST_RECORDS = 2**20  # largest batch: sums stay below 2^61
 MOST_BITS = 30
-
 WholeNumbers = NDArray[np.int64]
 
 

@@ -39,8 +39,6 @@ from .tasks.record_clipping import LOG_NORM, RecordClipping, clipped_rows
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
 
-SIMULATION = "publish=False in a simulation of which nothing is published"
-
 
 def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """One row of a `NoiseStream`, as tensors of the shapes, types and devices of parameters.
@@ -124,7 +122,9 @@ class PrivateNode(SingleCopy):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        replay_config.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        check.instance(torch.optim.Optimizer, optimizer=optimizer)
+        check.instance(torch.nn.Module, module=module)
+        check.instance(Mechanism, mechanism=mechanism)
         replay_config.require_same_parameters(optimizer, module)
         replay_config.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
@@ -155,7 +155,8 @@ class PrivateNode(SingleCopy):
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
         of_sets = [keys.node_keys(node).key_for(holders) for holders in holder_sets]
         for key in of_sets if check.flag(publish=publish) else []:
-            require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
+            way_out = "use NoiseKey.from_entropy(), or publish=False in a simulation of which nothing is published"
+            require_secure(way_out, keys=key)
         names = [key.key_id for key in of_sets]
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
         generators = {key.generator.name for key in of_sets} if self.grid is None else {RoundedNormals.name}
@@ -192,7 +193,7 @@ class PrivateNode(SingleCopy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee on this node's noise, besides keys that stay secret; timing is never covered."""
+        """Assumptions of the guarantee besides keys that stay secret; timing is never covered."""
         words = f"random bits of {', '.join(self._generators)} cannot be told from uniform ones"
         if self.grid is None:
             return (
@@ -235,7 +236,7 @@ class PrivateNode(SingleCopy):
             self.dropped_records += dropped()
             for name, gradient in self.model.unflatten(privatised / self.divisor).items():
                 trained[name].grad = gradient.to(trained[name].dtype)
-            self._record_steps.add(joined)
+            self._record_steps.steps |= joined
             self._numbered, self._count = [], 0
             self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
             if self.publish:
@@ -311,8 +312,8 @@ class PrivateNode(SingleCopy):
     def guarantee_so_far(self) -> Guarantee | None:
         """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any.
 
-        It is that of the whole run where nodes that are ahead may show more of this node's noise or records: shared
-        noise whose columns have correlations of their own over time, or records with several owners.
+        It is that of the whole run where nodes that are ahead may show more: of shared noise whose columns have
+        correlations of their own over time, or of records with several owners.
         """
         noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
         alone = (noise.local or (noise.causal is not None and noise.causal.shared)) and not owners.shared
@@ -372,7 +373,7 @@ class PrivateNode(SingleCopy):
             **({} if released is None else {"released": [*map(torch.tensor, released)]}),
             "steps_taken": self.steps_taken,
             "module_hash": self._digest,
-            "records": self._record_steps.to_dict(),
+            "records": dict(self._record_steps.steps),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -400,7 +401,7 @@ class PrivateNode(SingleCopy):
                 )
             self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._record_steps.load(state["records"])
+        self._record_steps.steps = dict(state["records"])
         self._numbered, self._count = [], 0
         self.steps_taken, self._digest = step, state["module_hash"]
 

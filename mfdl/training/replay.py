@@ -31,7 +31,7 @@ from .clipping import counting_dropped
 from .distributed import Group, current
 from .executor import Releasing
 from .keys import NoiseKey
-from .replay_config import EvaluatedStep, ReplayConfig, chosen_device
+from .replay_config import ReplayConfig, chosen_device
 from .run import Run, SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
@@ -39,7 +39,6 @@ from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, witho
 MOST_RUNS = {"cpu": 4, "cuda": 64}  # runs at a time, by type of device; on a CPU eight gain no more than four
 RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}  # largest size of their records
 NOISE_BYTES = 2**31  # largest size of base noise that their streams keep
-
 Wanted = tuple[ReplayConfig, int | None, NoiseKey]  # a run by its config, its seed and its root key
 
 
@@ -287,13 +286,11 @@ def _alone(config: ReplayConfig, seed: int | None, root: NoiseKey, advance: Adva
         if group.size > 1:
             followed = dataclasses.replace(config, progress=False)
             if config.on_evaluation is not None:  # its models are gathered on every rank, the leader alone calls it
-                object.__setattr__(followed, "on_evaluation", _untold)
-            until_the_end.enter_context(group.doing(functools.partial(_followed, followed, seed, root, folder)))
+                object.__setattr__(followed, "on_evaluation", lambda _: None)
+            work = functools.partial(_followed, followed, seed, root, folder)
+            until_the_end.enter_context(group.doing(work))
         return SeedReplay(config, seed, root, folder, group).run(advance)
 
 
 def _followed(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group) -> None:
     SeedReplay(config, seed, root, folder, group).run(lambda *_: None)
-
-
-def _untold(_: EvaluatedStep) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -138,10 +138,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """Declarations of a task about its records, which no guarantee covers.
-
-    Constants of features and the first model are named under secret sampling, where the theorem assumes them.
-    """
+    """Declarations of a task about its records, no guarantee's; public constants where the theorem assumes them."""
     constants = "" if mechanism.sampling is None else task.public_constants or ""
     if not task.from_records:
         return constants
@@ -217,18 +214,6 @@ def require_batch(records: object, **tensors: object) -> None:
             f"records must be a list of a number for each record, got {check.brief(records)}; leave it out, or give "
             "[number] for a batch of one record."
         )
-
-
-def require_types(**given: Any) -> None:
-    ways = {
-        "optimizer": (torch.optim.Optimizer, "torch.optim.SGD(module.parameters(), lr=0.1)"),
-        "module": (torch.nn.Module, "the module itself, not a function that builds it"),
-        "mechanism": (Mechanism, "mfdl.calibrate(algorithm, ...)"),
-    }
-    for name, value in given.items():
-        kind, way = ways[name]
-        if not isinstance(value, kind):
-            raise InvalidInput(f"{name} must be a {kind.__name__}, e.g. {way}, got {type(value).__name__}.")
 
 
 def require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:

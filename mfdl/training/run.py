@@ -131,10 +131,8 @@ class SeedRun:
 class Run(Shown):
     """All seeds of one mechanism on one task.
 
-    Attributes:
-        chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None.
-        public_constants: those of the task, where the mechanism's batches are secret.
-        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clipping`).
+    Attributes: chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None;
+        public_constants: those of the task, where the mechanism's batches are secret; step_rule: empty: none.
     """
 
     mechanism: Mechanism

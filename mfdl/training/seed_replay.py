@@ -33,9 +33,7 @@ from .step_rules import PublicFacts
 from .streams import noise_stream
 from .tasks.instance import TaskInstance
 
-NOT_COVERED = ("diverged", "dropped_records", "task_hash")
-"""Metadata of a checkpoint that follow from the data without noise; the hash confirms a guess of all data."""
-
+NOT_COVERED = "diverged", "dropped_records", "task_hash"  # metadata that follow from the data without noise
 RULE = "step rule, "  # prefix, in a checkpoint, of the names of a step rule's state
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 

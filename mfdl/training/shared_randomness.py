@@ -157,7 +157,6 @@ def base_columns(
 
 
 def holder_set(nodes: Iterable[int]) -> Holders:
-    """A checked holder set: distinct node indices >= 0, at least one."""
     try:
         listed = list(nodes)
     except TypeError:
@@ -175,7 +174,6 @@ def _name(holders: Iterable[int]) -> str:
 
 
 NONCE_BYTES = 12
-
 Label = str | int | bytes
 
 
@@ -314,11 +312,10 @@ def agree(
         if max(holders) >= n:
             raise InvalidInput(f"holder sets must name nodes below {n}, the number of identities, got {max(holders)}.")
         if len(holders) == 2:
-            (second,) = others
-            keys_of_nodes[first][holders], keys_of_nodes[second][holders] = pair(first, second), pair(second, first)
+            for node, peer in ((first, *others), (*others, first)):
+                keys_of_nodes[node][holders] = pair(node, peer)
             continue
-        drawn = NoiseKey.from_entropy()
-        keys_of_nodes[first][holders] = drawn
+        keys_of_nodes[first][holders] = drawn = NoiseKey.from_entropy()
         for node in others:
             bound: dict[str, Any] = {"group": holders, "run_id": run_id, "sender": first, "receiver": node}
             sealed = seal_group_key(drawn, pair(first, node), **bound)

@@ -280,9 +280,6 @@ def _end(group: Group) -> None:
             process.wait()
 
 
-__all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks", "require_packages"]
-
-
 SOURCES = ("state", "messages", "nodes", "injection slots")  # operands of maps: the words of their columns
 RankOfRow = NDArray[np.intp]
 SEED = 0  # every rank makes the partition for itself

@@ -25,7 +25,6 @@ from .partition import DATA_SPLIT_SEED, Fixed, split_rows
 
 Folder = str | os.PathLike[str] | None
 Records = tuple[NDArray[Any], NDArray[Any]]
-
 TEST_FRACTION = 0.2  # of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST
 SMALL_TEST_FRACTION = 1 / 6  # share held back where only the 10,000 images of MNIST are there
 
@@ -39,7 +38,6 @@ def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
 
 
 def relu_network(inputs: int, hidden: int, outputs: int) -> torch.nn.Module:
-    """One hidden layer with ReLU, torch's default initial values."""
     return torch.nn.Sequential(torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, outputs))
 
 
@@ -102,8 +100,6 @@ def a9a(
 
 
 class _Logistic(torch.nn.Module):
-    """Scores (0, x^T a) of each record a."""
-
     def __init__(self) -> None:
         super().__init__()
         self.x = torch.nn.Parameter(torch.zeros(A9A_FEATURES))
@@ -292,7 +288,6 @@ def _task(
 
 FloatArray = NDArray[np.float64]
 Metric = Literal["squared-distance", "excess-loss"]
-
 STARTS = ("zero", "ones", "optimum")
 LARGEST_ENTRY = 1e15  # largest entry: squares of entries, and sums of them, stay well inside float32
 
@@ -375,19 +370,11 @@ def quadratic(
     if np.linalg.matrix_rank(hessian) < d:
         raise InvalidInput("matrices must leave one minimiser, got a singular sum of A_i^T A_i; add rows to some A_i.")
     optimum = np.linalg.solve(hessian, np.einsum("nki,nk->i", A, b) / n).astype(np.float32)
-    return Task(
-        name=name,
-        kind="regression",
-        features=records,
-        targets=np.zeros(n),  # all of a record is in its features
-        test_features=_test_records(metric, hessian, optimum.astype(np.float64), m),
-        test_targets=np.zeros(2),
-        build_module=functools.partial(_Residual, _start(start, optimum)),
-        loss=_half_squared_norm,
-        num_nodes=n,
-        partition=Fixed(np.arange(n)),
-        public_constants="the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none",
-    )
+    test_records = _test_records(metric, hessian, optimum.astype(np.float64), m)
+    public = "the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none"
+    more: dict[str, Any] = {"build_module": functools.partial(_Residual, _start(start, optimum)), "num_nodes": n}
+    more |= {"loss": _half_squared_norm, "partition": Fixed(np.arange(n)), "public_constants": public}
+    return Task(name, "regression", records, np.zeros(n), test_records, np.zeros(2), **more)  # features are all
 
 
 def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_rows: int) -> FloatArray:

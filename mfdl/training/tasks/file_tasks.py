@@ -44,9 +44,8 @@ from .table_records import (
     test_table,
 )
 
+# `logistic` is `linear` with cross entropy, and says that the target holds classes
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
-"""Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
-
 LISTS = ("classes", "features", "drop", "ranges")  # options whose values may be followed by others: drop=id,name
 SCALING = ("standardise", "standardize", "normalise", "normalize", "scale", "scaling")
 _FILE = re.compile(
@@ -235,9 +234,9 @@ class FileSummary:
 
     Attributes:
         format, rows: of the file, without test records of another file; empty for a task that is no data file.
-        kind: None if it is not certain. classes: labels in the order of their numbers. features: of a record.
-        records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
-        task, content_hash: of the task on a graph; None without a graph. refused: why there is no task, or None.
+        kind: None if uncertain. classes: labels in the order of their numbers. features: of a record. records_of_nodes:
+            the fewest and the most train records of a node; None without a graph or a column of nodes.
+        task, content_hash: None without a graph. refused: why there is no task, or None.
     """
 
     path: str

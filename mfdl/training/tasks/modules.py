@@ -29,11 +29,9 @@ from .stacked_layers import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
-
 PROBE_RECORDS = 4
 BROADCASTS = "Using a target size"  # how torch's losses warn that they repeat a target over the outputs
-INDEPENDENCE_TOLERANCE = 1e-5
-"""Relative change of a record's output, when the records beside it change, that counts as rounding."""
+INDEPENDENCE_TOLERANCE = 1e-5  # relative change of a record's output, beside other records, that counts as rounding
 
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
@@ -256,9 +254,7 @@ def _way_out(function_name: str) -> str:
 
 
 class _FailedCall(TorchFunctionMode):
-    """The name of the function of torch that failed."""
-
-    name = ""
+    name = ""  # of the function of torch that failed
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
