@@ -144,13 +144,6 @@ def test_models(small, model, dimension):
     if model == "linear":
         np.testing.assert_allclose(start.loss, math.log(10), rtol=1e-12)
         np.testing.assert_allclose(start.accuracy, np.mean(task.test_targets == 0))
-        # Zero weights give every class 1/10: the gradient of one record is (1/10 - [c = y]) x.
-        got = instance.clipped_gradient_sums(instance.initial_parameters, 1, 1e6)
-        for u in range(3):
-            rows = instance.record_index[u, 1][instance.mask[u, 1]].numpy()
-            scores = 0.1 - np.eye(10)[task.targets[rows]]
-            expected = np.concatenate([(scores.T @ task.features[rows]).ravel(), scores.sum(0)])
-            np.testing.assert_allclose(got[u], expected, rtol=1e-6, atol=1e-6)
     else:
         assert (start.loss - math.log(10)).abs().max() < 0.5
         assert not torch.equal(task.instance(1, 2).initial_parameters, instance.initial_parameters.float())

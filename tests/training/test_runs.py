@@ -38,7 +38,6 @@ from mfdl.training import replay as replaying
 from mfdl.training import seed_replay
 from mfdl.training.replay import replays
 from mfdl.training.replay_config import ReplayConfig
-from mfdl.training.run import final_steps
 
 
 def mechanism(name="bsr", model=None, **parameters):
@@ -156,19 +155,6 @@ def test_divergence_is_recorded_and_shown(mu, tmp_path):
     healthy = replay(dp_dsgd_mechanism(), TASK, seeds=[0])
     assert healthy.diverged_seeds == []
     assert np.isfinite(healthy.final_test_losses).all()
-
-
-def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_run():
-    calibrated = dp_dsgd_mechanism(participation=Cyclic(31, 2))  # 62 steps
-    run = replay(calibrated, classes(30), seeds=[0], eval_every=4).seeds[0]
-    assert run.steps.tolist() == [*range(4, 61, 4), 62]
-    late = run.steps >= 48
-    assert [final_steps(T) for T in (62, 200, 320)] == [16, 50, 50]  # the last 16 steps are 47 to 62
-    assert_allclose(run.final_test_loss, run.loss[late].mean(), rtol=1e-14)
-    assert_allclose(run.final_accuracy, run.accuracy[late].mean(), rtol=1e-14)
-    assert run.final_test_loss != pytest.approx(run.loss.mean(), rel=1e-6)
-    early = dataclasses.replace(run, steps=run.steps[:1], loss=run.loss[:1])  # evaluated after 4 of 62 steps
-    assert early.final_test_loss is None
 
 
 def test_evaluations_change_no_model_and_are_rows_of_a_table():

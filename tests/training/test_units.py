@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import settings
 from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
@@ -18,7 +17,6 @@ from mfdl import Cyclic, EveryStep, Privacy, algorithms, calibrate, replay, trus
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
-from mfdl.training import clipping
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
@@ -153,20 +151,6 @@ def test_one_gradient_of_the_mean_loss_is_the_mean_of_the_records_gradients(monk
         assert not got.requires_grad
         assert_allclose(got, slow_means(instance, models, step, clip_norm), rtol=1e-9, atol=1e-12)
     assert not instance.clipped_gradients(models, 1, clip_norm, "user")[3].any()
-
-
-@given(
-    row=st.lists(st.floats(width=32), min_size=1, max_size=6), clip_norm=st.floats(1e-30, 1e30), present=st.booleans()
-)
-@settings(deadline=None)
-def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
-    given_rows = torch.tensor([row, row], dtype=torch.float32)
-    clipped = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
-    zero = torch.zeros(len(row))
-    assert exact_distance_squared(clipped[1], zero) <= Fraction(clip_norm) ** 2
-    assert torch.equal(clipped[0], clipped[1] if present else zero)
-    if not torch.isfinite(given_rows).all():
-        assert not clipped.any()
 
 
 def with_others(make, at):
