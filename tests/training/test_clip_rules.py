@@ -336,14 +336,10 @@ def test_what_no_quantile_can_be_of_is_refused():
 
 
 @given(
-    40,
-    record=hnp.arrays("f8", 4, elements=st.floats(-1e9, 1e9)),
-    log_norms=st.lists(st.floats(-30, 30), min_size=2, max_size=2),
-    share=st.sampled_from([0.1, 0.5, 0.9]),
-    grid=st.sampled_from([None, 2.0**-20]),
-    split=st.integers(0, 2),
-    seed=st.integers(0, 9),
-)
+    40, record=hnp.arrays("f8", 4, elements=st.floats(-1e9, 1e9)),
+    log_norms=st.lists(st.floats(-30, 30), min_size=2, max_size=2), share=st.sampled_from([0.1, 0.5, 0.9]),
+    grid=st.sampled_from([None, 2.0**-20]), split=st.integers(0, 2), seed=st.integers(0, 9),
+)  # fmt: skip
 def test_a_record_moves_what_a_node_releases_by_the_clip_norm_at_most(record, log_norms, share, grid, split, seed):
     rng, nodes = np.random.default_rng(seed), []
     others = torch.tensor(rng.normal(size=(2, 4)) * 10.0 ** rng.integers(-3, 4))

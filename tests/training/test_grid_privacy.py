@@ -95,14 +95,12 @@ def noises(draw):
 @st.composite
 def cases(draw):
     return case_of(
-        draw(noises()),
-        draw(st.integers(0, NODES - 1)),
-        scale=draw(st.floats(-4.3, 3.5).map(lambda exponent: 2.0**exponent)),
-        clip=draw(st.floats(1.0, 9.0)),
+        draw(noises()), draw(st.integers(0, NODES - 1)),
+        scale=draw(st.floats(-4.3, 3.5).map(lambda exponent: 2.0**exponent)), clip=draw(st.floats(1.0, 9.0)),
         step=draw(st.integers(-20, 3).map(lambda exponent: 2.0**exponent)),
         adjacency=draw(st.sampled_from(["zero-out", "replace-one"])),
         scales=draw(st.lists(st.floats(0.05, 20.0), min_size=NODES, max_size=NODES)),
-    )
+    )  # fmt: skip
 
 
 @given(40, case=cases())

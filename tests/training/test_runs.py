@@ -14,20 +14,7 @@ from small_tasks import classes, regression
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st
 
 import mfdl
-from mfdl import (
-    BallsInBins,
-    Cyclic,
-    EveryStep,
-    Mechanism,
-    NoiseKey,
-    Privacy,
-    Run,
-    algorithms,
-    calibrate,
-    gossip,
-    replay,
-    trust,
-)
+from mfdl import BallsInBins, Cyclic, EveryStep, Mechanism, Privacy, Run, algorithms, calibrate, gossip, replay, trust
 from mfdl.algorithms.error_in_models import input_scales
 from mfdl.dynamics import Dynamics
 from mfdl.participation import ParticipationByNode
@@ -106,7 +93,7 @@ def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
 
 def test_no_key_is_in_a_file(tmp_path):
     secret = bytes(range(7, 39))
-    run = replay(mechanism(), regression(), key=NoiseKey(secret))
+    run = replay(mechanism(), regression(), key=mfdl.NoiseKey(secret))
     for path, saved in ((tmp_path / "run", run), (tmp_path / "mechanism", run.mechanism)):
         saved.save(path)
         data = path.read_bytes()
