@@ -41,10 +41,12 @@ WANTED = {  # by the name of a class: its objects in words with an example; how 
     "mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
     "Mechanism": "a Mechanism, an algorithm with its noise and guarantee; make one: mfdl.calibrate(algorithm, "
     "mfdl.Privacy(trust, adjacency=..., clip_norm=...), mu=...), or with noise_std=... for a given noise",
+    "Module": "a Module, the module itself, not a function that builds it",
     "NoiseOperator": "a noise operator of mfdl.noise, e.g. IndependentNoise(num_steps, num_nodes); that of an "
     "algorithm is algorithm.noise",
     "BallsInBinsGaussian": "a BallsInBinsGaussian, the certified curve",
     "PrivacyCurve": "a curve of mfdl.privacy.curves",
+    "Optimizer": "an Optimizer, e.g. torch.optim.SGD(module.parameters(), lr=0.1)",
     "Participation": "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)",
     "Probes": "Probes, e.g. mfdl.objective.Probes(count=8)",
     "Privacy": "a Privacy, e.g. mfdl.Privacy(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)",

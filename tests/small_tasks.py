@@ -9,6 +9,7 @@ from torch import nn
 from mfdl import NoiseKey, PrivateNode
 from mfdl.training import seed_replay, tasks
 from mfdl.training.clipping import Automatic
+from mfdl.training.executor import Executor
 from mfdl.training.tasks import record_clipping
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
@@ -99,6 +100,18 @@ def node_of(module, mechanism, *, optimizer=torch.optim.SGD, lr=1.0, **options):
 def injecting(patch, noise):
     """Makes runs inject these numbers, (steps, nodes, d)."""
     patch.setattr(seed_replay, "noise_stream", lambda *_, slots: SimpleNamespace(step=noise.__getitem__))
+
+
+def largest_gradients(patch):
+    """A list of the largest norm of what noise is added to in each step of the runs that follow."""
+    norms, executed = [], Executor.step
+
+    def step(executor, t, state, gradients, noise, rule=None):
+        norms.append(gradients.double().norm(dim=1).max())
+        return executed(executor, t, state, gradients, noise, rule)
+
+    patch.setattr(Executor, "step", step)
+    return norms
 
 
 def factoring(patch):

@@ -111,7 +111,6 @@ def test_sites_send_what_the_executor_sends_and_the_claim_stands(undisturbed, tm
 
 
 def begun_again(undisturbed, out):
-    """The same run with the same secrets, before its first step."""
     shutil.copy2(undisturbed / "run.json", out)
     for node in range(NODES):
         node_folder(out, node).mkdir()

@@ -30,8 +30,6 @@ MODEL = {"bias": torch.arange(2.0), "weight": torch.arange(6.0).reshape(2, 3)}
 
 
 class Writer:
-    """Where nobody reads."""
-
     closed = False
 
     def close(self):

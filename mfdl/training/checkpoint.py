@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -105,8 +106,7 @@ def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:
             )
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+_canonical = functools.partial(json.dumps, sort_keys=True)
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -32,11 +32,9 @@ from .. import check
 from ..errors import InvalidInput
 from ..spec import Entry, Registry, kebab_case
 
-SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
-"""Outside this range the products of float32 gradients and factors leave the normal numbers."""
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30  # beyond, products of float32 gradients and factors are not normal
 SMALLEST_GAMMA = 1e-6  # so no weight exceeds 1e36, and the weight of a zero gradient is a number in float32 too
 CLIP_RULES: Registry[Entry] = Registry("clipping", supplied=("norm",), by_position=True)
-"""Clip rules that a text can name."""
 
 
 def _require_range(least: float, **named: float) -> None:
@@ -74,8 +72,7 @@ class ClipRule(abc.ABC):
 
     @property
     def words(self) -> str:
-        """Description in a statement, of a rule other than the flat one."""
-        return ""
+        return ""  # of the flat rule a statement says nothing
 
 
 @CLIP_RULES.register()
@@ -183,13 +180,9 @@ def parse_rule(text: str, norm: float) -> ClipRule:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-CANCELLATION = 2.0**-27
-"""Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2 where several positions may cancel."""
-LARGEST_SUM = 2**22
-"""The most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored."""
-UNDERFLOW = 2.0**-960
-"""Added to each entry's share of a squared norm: squares that leave the float64 numbers are smaller."""
+CANCELLATION = 2.0**-27  # share of T^2, T = sum_p ||a_p|| ||b_p||, added to ||G||^2 where positions may cancel
+LARGEST_SUM = 2**22  # most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored
+UNDERFLOW = 2.0**-960  # added to each entry's share of a squared norm: squares that leave float64 are smaller
 
 
 def relative_slack(dimension: int, dtype: torch.dtype) -> float:

@@ -1,16 +1,18 @@
 """Generators of base noise: words and standard normals of fixed columns at any step.
 
 They depend only on (secret, index, shard, tensor, step) and their place in the row: `ChaChaColumns` for secret keys,
-`PhiloxColumns` for keys of a seed. All are computed on the CPU, so every device gets the same noise, bit for bit.
+`PhiloxColumns` for keys of a seed, each with the `name` of its rule, which runs store, and whether it is `secure`, a
+cipher's. `block` gives normals, (steps, columns, dim), the first k of a row the same for every dim >= k; `words` gives
+uniform words of tensor 0, (columns, count), from the same counters: a secret serves one use. All are computed on the
+CPU, so every device gets the same noise, bit for bit.
 """
 
 from __future__ import annotations
 
-import abc
 import functools
 import hmac
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,30 +23,8 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 
 Words = NDArray[np.uint64]
-
 SHARDS = 2**24  # shards of a row at most
 TENSORS = 2**32  # tensors at most
-
-
-class ColumnGenerator(abc.ABC):
-    """Base noise of columns, each with a secret of 32 bytes and an index (uint64); shard < SHARDS: part of long rows.
-
-    Attributes: name: of the rule from counters to normals, stored with runs; secure: whether the words are a cipher's.
-    """
-
-    name: ClassVar[str]
-    secure: ClassVar[bool]
-
-    @abc.abstractmethod
-    def __init__(self, secrets: Sequence[bytes], indices: Words, shard: int) -> None: ...
-
-    @abc.abstractmethod
-    def block(self, steps: Words, dim: int, tensor: int) -> FloatArray:
-        """Standard normals, shape (steps, columns, dim); the first k of a row are the same for every dim >= k."""
-
-    @abc.abstractmethod
-    def words(self, step: int, count: int) -> Words:
-        """Uniform words of tensor 0, shape (columns, count), from the counters of `block`: a secret serves one use."""
 
 
 def prf(secret: bytes, *parts: str | int | bytes) -> bytes:
@@ -82,7 +62,7 @@ _COLUMNS = 32  # columns of heads at once, for the same reason
 _ZEROS = memoryview(bytes(8 * _PIECE))  # keystream is what zeros are encrypted to
 
 
-class ChaChaColumns(ColumnGenerator):
+class ChaChaColumns:
     """Noise of secret keys: ChaCha20 (RFC 8439) by `cryptography`, and the inverse of the normal distribution function.
 
     A word becomes a normal: its lowest bit is the sign, the others are m, and the normal is +-Phi^-1((m + 1/2) 2^-64)
@@ -207,7 +187,7 @@ _TENSOR_SHIFT = 32  # its high half: the tensor
 _SHARD_SHIFT = 40  # first counter word at which the blocks of a shard begin: far above those that any row takes
 
 
-class PhiloxColumns(ColumnGenerator):
+class PhiloxColumns:
     """Noise of keys that come from a seed: Philox4x64-10 and the ziggurat of NumPy; no cipher.
 
     The stream of (secret, index, step) is Philox4x64 with a 128-bit key hashed from the secret and the 256-bit counter
@@ -278,8 +258,6 @@ BLOCKS = 2**13  # Philox blocks at once: 64 KiB an array
 _ROUNDS = 10
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)  # what is added to the key in every round
-
-
 _FACTORS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
 
 
@@ -387,3 +365,6 @@ def fill(
         out[these] = normals.T
         left.append(start + np.flatnonzero(~known.all(axis=0)))
     return np.concatenate(left) if left else np.empty(0, dtype=np.intp)
+
+
+ColumnGenerator = ChaChaColumns | PhiloxColumns

@@ -191,9 +191,8 @@ BATCHES: dict[type, Callable[[Any], Callable[[TaskInstance, NoiseKey], DrawnBatc
     ),
     MinSeparationSampling: lambda scheme: partial(SeparatedBatches, rate=scheme.rate, separation=scheme.separation),
 }
-"""Batches by scheme; a class that is not named has the batches of its nearest base."""
 
 
 def scheme_batches(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
-    batches = next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)
-    return batches(scheme)(instance, key)
+    """The batches of a scheme; a class that is not named has those of its nearest base."""
+    return next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)(scheme)(instance, key)

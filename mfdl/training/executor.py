@@ -1,6 +1,4 @@
-"""The executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
-
-State, messages and models follow from the maps that the accountant read.
+"""The executor: the rounds of a LinearAlgorithm applied to torch tensors, by the maps that the accountant read.
 
 Rounding must not come between gradient and noise. State + gradient in float32 lies on the grid of the state, which may
 be coarser than the gradient: a record then moves the message by more than its clipped gradient, and noise added later
@@ -182,10 +180,7 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept after its step.
-
-    Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
-    """
+    """The running sum of a `ReleasedModel`, float64 (n, dim), None where the last models are released; its gossip."""
 
     def __init__(self, executor: Executor, dimension: int) -> None:
         algorithm = executor.algorithm
@@ -200,7 +195,7 @@ class Releasing:
             self.total += self.weights[step] * self.executor.models(state).double()
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
-        """The released models after the last step, from its state; shape (n, dim), of the executor's dtype."""
+        """The released models, from the state after the last step."""
         if self.total is None:
             return self.executor.models(state)
         algorithm, share = self.executor.algorithm, self.executor.share

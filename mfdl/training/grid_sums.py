@@ -166,7 +166,6 @@ def _pi(digits: int) -> Decimal:
 FINEST = 2.0**40  # largest number of grid steps in a clipping norm
 MOST_RECORDS = 2**20  # largest batch: sums stay below 2^61
 MOST_BITS = 30
-
 WholeNumbers = NDArray[np.int64]
 
 
@@ -230,7 +229,7 @@ class GridSums(SingleCopy):
         if self.released is not None and t != len(self.released):
             raise InvalidInput(f"step must be {len(self.released)}, the next one, got {t}; make the node anew.")
         total = (self.added(contributions) if contributions.ndim == 2 else contributions).cpu().numpy()
-        y = self._before(t, total.size) + self._row(t)[-1] * total + self._normal(t, total.size)
+        y = self._before(t, total.size) + self._row(t)[-1] * total + self._normals.row(t, total.size, self._scale)
         return self._take(t, total, y)
 
     def resume(self, released: list[WholeNumbers]) -> None:
@@ -239,13 +238,11 @@ class GridSums(SingleCopy):
         self._privatised.clear()
         self.released = []
         for t, y in enumerate(released):
-            total, rest = np.divmod(y - self._normal(t, y.size) - self._before(t, y.size), self._row(t)[-1])
+            noise = self._normals.row(t, y.size, self._scale)
+            total, rest = np.divmod(y - noise - self._before(t, y.size), self._row(t)[-1])
             if rest.any():
                 raise InvalidInput("released must be of a node with the same keys, encoder and grid, got others.")
             self._take(t, total, y)
-
-    def _normal(self, t: int, dim: int) -> WholeNumbers:
-        return self._normals.row(t, dim, self._scale)
 
     def _row(self, t: int) -> WholeNumbers:
         """2^m C[t, .] at the steps whose sums are kept and at t."""

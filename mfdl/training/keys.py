@@ -172,8 +172,7 @@ class ColumnNormals:
 
     def block(self, steps: ArrayLike, dim: int, *, tensor: int = 0) -> FloatArray:
         """Normals of several steps, shape (len(steps), columns, dim)."""
-        step_words = _counter_words(steps=steps)
-        dim = check.integer_at_least(1, dim=dim)
+        step_words, dim = _counter_words(steps=steps), check.integer_at_least(1, dim=dim)
         tensor = check.integer_at_least(0, tensor=tensor)
         if tensor >= TENSORS:
             raise InvalidInput(f"tensor must be an integer in [0, 2^32), got {tensor}.")
@@ -217,7 +216,6 @@ def require_bytes(way_out: str, **named: object) -> None:
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
-    """A 1-D uint64 array of indices; refuses every value that a cast would change."""
     name, value = check.name_and_value(named)
     array = np.asarray(value)
     if array.size == 0 and array.ndim == 1:

@@ -39,12 +39,6 @@ from .tasks.record_clipping import LOG_NORM, RecordClipping, clipped_rows
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
 
-SIMULATION = "publish=False in a simulation of which nothing is published"
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """One row of a `NoiseStream`, as tensors of the shapes, types and devices of parameters.
@@ -128,7 +122,9 @@ class PrivateNode(SingleCopy):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        replay_config.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        check.instance(torch.optim.Optimizer, optimizer=optimizer)
+        check.instance(torch.nn.Module, module=module)
+        check.instance(Mechanism, mechanism=mechanism)
         replay_config.require_same_parameters(optimizer, module)
         replay_config.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
@@ -159,7 +155,8 @@ class PrivateNode(SingleCopy):
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
         of_sets = [keys.node_keys(node).key_for(holders) for holders in holder_sets]
         for key in of_sets if check.flag(publish=publish) else []:
-            require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
+            way_out = "use NoiseKey.from_entropy(), or publish=False in a simulation of which nothing is published"
+            require_secure(way_out, keys=key)
         names = [key.key_id for key in of_sets]
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
         generators = {key.generator.name for key in of_sets} if self.grid is None else {RoundedNormals.name}
@@ -196,16 +193,15 @@ class PrivateNode(SingleCopy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee on this node's noise, besides keys that stay secret; timing is never covered."""
-        numbers = (
-            ["noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes"]
-            if self.grid is None
-            else [
-                "torch takes the gradient of a record without the values of the others of its batch",
-                "scipy.special.ndtri errs by at most 2^-46 max(1, |z|)",
-            ]
-        )
-        return f"random bits of {', '.join(self._generators)} cannot be told from uniform ones", *numbers
+        """Assumptions of the guarantee besides keys that stay secret; timing is never covered."""
+        words = f"random bits of {', '.join(self._generators)} cannot be told from uniform ones"
+        if self.grid is None:
+            return (
+                words,
+                "noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes",
+            )
+        torch_words = "torch takes the gradient of a record without the values of the others of its batch"
+        return words, torch_words, "scipy.special.ndtri errs by at most 2^-46 max(1, |z|)"
 
     @property
     def num_steps(self) -> int:
@@ -216,8 +212,7 @@ class PrivateNode(SingleCopy):
     ) -> None:
         """Adds a micro-batch to the batch of the next `step`: one sum, one noise, one step of the guarantee.
 
-        A record stands in one of the micro-batches or in the batch of `step`. Sums are kept without noise, in memory
-        alone: `state_dict` leaves them out.
+        A record stands in one of the micro-batches or in the batch of `step`; `state_dict` leaves the sums out.
         """
         with self.alone(), counting_dropped() as dropped:
             numbered, _ = self._checked_batch(features, targets, records)
@@ -233,9 +228,37 @@ class PrivateNode(SingleCopy):
         Raises: InvalidInput: no step is left, or a record may not take part; then nothing has happened.
         """
         with self.alone():
-            self._step(features, targets, records)
+            t = self.steps_taken
+            _, joined = self._checked_batch(features, targets, records)
+            trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+            with counting_dropped() as dropped:
+                privatised = self._privatised(t, features, targets)
+            self.dropped_records += dropped()
+            for name, gradient in self.model.unflatten(privatised / self.divisor).items():
+                trained[name].grad = gradient.to(trained[name].dtype)
+            self._record_steps.steps |= joined
+            self._numbered, self._count = [], 0
+            self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
+            if self.publish:
+                steps_of_keys[self.key_id] = t + 1
+            self._stepping = True
+            try:
+                self.optimizer.step()
+            finally:
+                self._stepping = False
+                for parameter in trained.values():
+                    parameter.grad = None
+                self._digest = None  # nothing is sent that could not be saved
+                digest = self._hashed()
+                if self._file is not None:
+                    self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
+                self._digest = digest
 
-    def _require_step(self, t: int) -> None:
+    def _checked_batch(
+        self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None
+    ) -> tuple[list[int], dict[int, list[int]]]:
+        """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
+        t = self.steps_taken
         if t >= self.num_steps:
             raise InvalidInput(
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
@@ -248,39 +271,6 @@ class PrivateNode(SingleCopy):
             )
         if self._file is not None:
             self._file.require_last()
-
-    def _step(self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
-        t = self.steps_taken
-        _, joined = self._checked_batch(features, targets, records)
-        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        with counting_dropped() as dropped:
-            privatised = self._privatised(t, features, targets)
-        self.dropped_records += dropped()
-        for name, gradient in self.model.unflatten(privatised / self.divisor).items():
-            trained[name].grad = gradient.to(trained[name].dtype)
-        self._record_steps.add(joined)
-        self._numbered, self._count = [], 0
-        self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
-        if self.publish:
-            steps_of_keys[self.key_id] = t + 1
-        self._stepping = True
-        try:
-            self.optimizer.step()
-        finally:
-            self._stepping = False
-            for parameter in trained.values():
-                parameter.grad = None
-            self._digest = None  # nothing is sent that could not be saved
-            digest = self._hashed()
-            if self._file is not None:
-                self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
-            self._digest = digest
-
-    def _checked_batch(
-        self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None
-    ) -> tuple[list[int], dict[int, list[int]]]:
-        """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
-        self._require_step(self.steps_taken)
         replay_config.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
@@ -294,7 +284,7 @@ class PrivateNode(SingleCopy):
             self._checked = True
         refuse_by_name(self.module)  # its mode may have changed
         numbered = [*self._numbered, *(() if records is None else records)]
-        return numbered, self._record_steps.with_batch(self.steps_taken, numbered)
+        return numbered, self._record_steps.with_batch(t, numbered)
 
     def message(self) -> Message:
         """A copy of the module's tensors, to be sent; refused where anything but `step` and `receive` moved it."""
@@ -322,8 +312,8 @@ class PrivateNode(SingleCopy):
     def guarantee_so_far(self) -> Guarantee | None:
         """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any.
 
-        It is that of the whole run where nodes that are ahead may show more of this node's noise or records: shared
-        noise whose columns have correlations of their own over time, or records with several owners.
+        It is that of the whole run where nodes that are ahead may show more: of shared noise whose columns have
+        correlations of their own over time, or of records with several owners.
         """
         noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
         alone = (noise.local or noise.shared) and not owners.shared
@@ -372,7 +362,7 @@ class PrivateNode(SingleCopy):
         return self.grid.added(clipped_rows(self.model, row, rows, present[0], self.clip_rule), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
-        """State of a resumed node beside its module and its keys: step, optimizer, identity; no secret.
+        """State beside module and keys: step, optimizer, identity; no secret.
 
         Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the step
         would send other numbers under the same noise, and their difference is free of it.
@@ -383,7 +373,7 @@ class PrivateNode(SingleCopy):
             **({} if released is None else {"released": [*map(torch.tensor, released)]}),
             "steps_taken": self.steps_taken,
             "module_hash": self._digest,
-            "records": self._record_steps.to_dict(),
+            "records": dict(self._record_steps.steps),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -411,21 +401,17 @@ class PrivateNode(SingleCopy):
                 )
             self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._record_steps.load(state["records"])
+        self._record_steps.steps = dict(state["records"])
         self._numbered, self._count = [], 0
         self.steps_taken, self._digest = step, state["module_hash"]
 
     def _identity(self) -> dict[str, Any]:
         return {
-            "mechanism": self.mechanism.content_hash,
-            "node": self.node,
-            "key_id": self.key_id,
-            "shapes": {name: list(shape) for name, shape in self.model.shapes.items()},
-            "divisor": self.divisor,
-            "clipping": str(self.clip_rule),
-            "grid": None if self.grid is None else self.grid.step,
+            "mechanism": self.mechanism.content_hash, "node": self.node, "key_id": self.key_id,
+            "shapes": {name: list(shape) for name, shape in self.model.shapes.items()}, "divisor": self.divisor,
+            "clipping": str(self.clip_rule), "grid": None if self.grid is None else self.grid.step,
             "generator": ", ".join(self._generators),
-        }
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         return (

@@ -31,7 +31,7 @@ from .clipping import counting_dropped
 from .distributed import Group, current
 from .executor import Releasing
 from .keys import NoiseKey
-from .replay_config import EvaluatedStep, ReplayConfig, chosen_device
+from .replay_config import ReplayConfig, chosen_device
 from .run import Run, SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
@@ -39,7 +39,6 @@ from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, witho
 MOST_RUNS = {"cpu": 4, "cuda": 64}  # runs at a time, by type of device; on a CPU eight gain no more than four
 RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}  # largest size of their records
 NOISE_BYTES = 2**31  # largest size of base noise that their streams keep
-
 Wanted = tuple[ReplayConfig, int | None, NoiseKey]  # a run by its config, its seed and its root key
 
 
@@ -57,17 +56,6 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
 
 def most_on(device: str | torch.device | None) -> int:
     return MOST_RUNS["cpu" if chosen_device(device).type == "cpu" else "cuda"]
-
-
-def trained(wanted: Sequence[Wanted], advance: Advance) -> list[SeedRun]:
-    finished: dict[int, SeedRun] = {}
-    groups: dict[Hashable, list[int]] = {}
-    for place, (config, _, _) in enumerate(wanted):
-        groups.setdefault(shared_by(config), []).append(place)
-    for places in groups.values():
-        for batch in _batches(wanted, places):
-            _train(batch, advance, finished)
-    return [finished[place] for place in range(len(wanted))]
 
 
 def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[tuple[int, SeedReplay]]]:
@@ -246,24 +234,25 @@ def replay(config: ReplayConfig) -> Run:
 
 def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
     """`replay` of each config; runs that may train together do. `advance` counts steps."""
-    wanted = [(config, seed) for config in configs for seed in _seeds(config)]
-    finished: dict[int, SeedRun] = {}
-    for place, (config, seed) in enumerate(wanted):
-        if shared_by(config) is None:
-            finished[place] = _alone(config, seed, advance)
-    together = [place for place in range(len(wanted)) if place not in finished]
-    chosen = [(*wanted[place], _root(*wanted[place])) for place in together]
-    finished |= zip(together, trained(chosen, advance), strict=True)
+    wanted = [(config, seed, _root(config, seed)) for config in configs for seed in _seeds(config)]
+    finished, groups = dict[int, SeedRun](), dict[Hashable, list[int]]()
+    for place, (config, seed, root) in enumerate(wanted):
+        if (shared := shared_by(config)) is None:
+            finished[place] = _alone(config, seed, root, advance)
+        else:
+            groups.setdefault(shared, []).append(place)
+    for places in groups.values():
+        for batch in _batches(wanted, places):
+            _train(batch, advance, finished)
     seed_runs, runs = (finished[place] for place in range(len(wanted))), []
     guesses = functools.cache(learned.chance)
     for config in configs:
         guess = guesses(config.task)
         known: dict[str, Any] = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
-        declared = replay_config.left_out(config.mechanism, config.task)
+        known["public_constants"] = replay_config.left_out(config.mechanism, config.task)
+        known |= {"step_rule": "" if config.rule is None else str(config.rule), "clipping": config.clipping}
         of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
-        known |= {"public_constants": declared, "step_rule": "" if config.rule is None else str(config.rule)}
-        more = {**known, "clipping": config.clipping, "task": config.task}
-        runs.append(Run(config.mechanism, config.task.name, of_config, **more))
+        runs.append(Run(config.mechanism, config.task.name, of_config, **known, task=config.task))
     return runs
 
 
@@ -284,23 +273,21 @@ def _root(config: ReplayConfig, seed: int | None) -> NoiseKey:
     return NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
 
 
-def _alone(config: ReplayConfig, seed: int | None, advance: Advance) -> SeedRun:
+def _alone(config: ReplayConfig, seed: int | None, root: NoiseKey, advance: Advance) -> SeedRun:
     """One seed with its checkpoint, by this process or by all ranks of its group."""
     folder = None if config.checkpoint_folder is None else Path(config.checkpoint_folder) / f"seed-{seed}"
-    root, group = _root(config, seed), current()
+    group = current()
     with contextlib.ExitStack() as until_the_end:
         if folder is not None:
             until_the_end.enter_context(files.held_alone(folder))
         if group.size > 1:
             followed = dataclasses.replace(config, progress=False)
             if config.on_evaluation is not None:  # its models are gathered on every rank, the leader alone calls it
-                object.__setattr__(followed, "on_evaluation", _untold)
-            until_the_end.enter_context(group.doing(functools.partial(_followed, followed, seed, root, folder)))
+                object.__setattr__(followed, "on_evaluation", lambda _: None)
+            work = functools.partial(_followed, followed, seed, root, folder)
+            until_the_end.enter_context(group.doing(work))
         return SeedReplay(config, seed, root, folder, group).run(advance)
 
 
 def _followed(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group) -> None:
     SeedReplay(config, seed, root, folder, group).run(lambda *_: None)
-
-
-def _untold(_: EvaluatedStep) -> None: ...

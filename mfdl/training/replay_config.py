@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -138,10 +138,7 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """Declarations of a task about its records, which no guarantee covers.
-
-    Constants of features and the first model are named under secret sampling, where the theorem assumes them.
-    """
+    """Declarations of a task about its records, no guarantee's; public constants where the theorem assumes them."""
     constants = "" if mechanism.sampling is None else task.public_constants or ""
     if not task.from_records:
         return constants
@@ -219,18 +216,6 @@ def require_batch(records: object, **tensors: object) -> None:
         )
 
 
-def require_types(**given: Any) -> None:
-    ways = {
-        "optimizer": (torch.optim.Optimizer, "torch.optim.SGD(module.parameters(), lr=0.1)"),
-        "module": (torch.nn.Module, "the module itself, not a function that builds it"),
-        "mechanism": (Mechanism, "mfdl.calibrate(algorithm, ...)"),
-    }
-    for name, value in given.items():
-        kind, way = ways[name]
-        if not isinstance(value, kind):
-            raise InvalidInput(f"{name} must be a {kind.__name__}, e.g. {way}, got {type(value).__name__}.")
-
-
 def require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
     moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
     named = {name: id(p) for name, p in module.named_parameters() if p.requires_grad}
@@ -271,8 +256,7 @@ class EvaluatedStep:
     """The argument of `replay(on_evaluation=...)`; no guarantee covers the fields marked `NotPrivate`.
 
     Attributes:
-        step: number of finished steps.
-        loss, accuracy: on the test records, of each node, shape (n,); accuracy is None for regression.
+        step: number of finished steps. loss, accuracy: of each node, shape (n,); accuracy is None for regression.
         models: a copy of all models, shape (n, d), float64; a guarantee may cover the final ones only.
         diverged: a model or a test loss was not finite at this evaluation or before.
         metrics: the requested ones by name (`mfdl.metrics`), shape (n,), or () for the average model.
@@ -296,7 +280,6 @@ class ReplayConfig:
     Attributes:
         mechanism: calibrated, or without noise. Its participation must be cyclic or every step (at user level every
             step), or secret sampling, which is drawn from the noise key.
-        task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. The noise of a seeded key can be subtracted: publish
@@ -304,10 +287,8 @@ class ReplayConfig:
             checkpoint.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. At record level that of the participation, and another one is refused.
-        eval_every: steps between evaluations; default the period (the longest of any node), with drawn batches 1 /
-            rate.
-        metrics: measured besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`, in
-            `SeedRun.metrics`.
+        eval_every: steps between evaluations; default the longest period of a node, or with drawn batches 1 / rate.
+        metrics: names of `mfdl.metrics.METRICS`, measured besides test loss and accuracy, in `SeedRun.metrics`.
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
             c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.

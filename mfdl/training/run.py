@@ -106,10 +106,7 @@ class SeedRun:
         return mean if math.isfinite(mean) else None
 
     def last(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
-        """Mean of a metric over nodes and the last steps, whatever is released.
-
-        Args: last_steps: number of last steps, evaluated every `eval_every`; default `final_steps`.
-        """
+        """Mean of a metric over nodes and the last steps, default `final_steps`, whatever is released."""
         require_known("metric", metric, metrics.WORDS)
         span = (
             final_steps(self.finished_steps) if last_steps is None else check.integer_at_least(1, last_steps=last_steps)
@@ -134,10 +131,8 @@ class SeedRun:
 class Run(Shown):
     """All seeds of one mechanism on one task.
 
-    Attributes:
-        chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None.
-        public_constants: those of the task, where the mechanism's batches are secret.
-        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clipping`).
+    Attributes: chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None;
+        public_constants: those of the task, where the mechanism's batches are secret; step_rule: empty: none.
     """
 
     mechanism: Mechanism
@@ -191,7 +186,7 @@ class Run(Shown):
 
     @property
     def outcome(self) -> str:
-        """Final loss and accuracy in words, with the standard deviation over seeds, and the baselines not beaten."""
+        """Final loss and accuracy in words, and the baselines not beaten."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         parts = [_mean_in_words("final test loss", self.final_test_losses)]
@@ -227,7 +222,7 @@ class Run(Shown):
 
     @property
     def node_steps_per_second(self) -> float:
-        """Nodes x steps per second of training, over all seeds."""
+        """Nodes x steps per second of training."""
         seconds = sum(run.training_seconds for run in self.seeds)
         steps = sum(run.finished_steps for run in self.seeds)
         return steps * self.mechanism.algorithm.num_nodes / seconds if seconds > 0 else float("inf")
@@ -270,7 +265,7 @@ class Run(Shown):
         return frame
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the run with its mechanism to exactly this path, whole or not at all; no key is in it.
+        """Writes the run with its mechanism to exactly this path, whole or not at all, without a key.
 
         The file is readable by its owner alone: no guarantee covers the metrics (the header names them), and models and
         messages only for the attackers that it names. A file of a seeded run holds the seed of its noise.
@@ -303,10 +298,7 @@ class Run(Shown):
     def plot(self, ax: Axes, *, metric: str = "loss") -> Axes: ...
 
     def plot(self, ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
-        """Test loss over steps, mean over nodes with the spread over seeds.
-
-        Args: ax: axes to draw in and to return, default a Figure; metric: "loss", "accuracy", or a requested metric.
-        """
+        """Test loss or another metric over steps, mean over nodes with the spread over seeds; axes are returned."""
         return plot_runs([self], ax, metric=metric)
 
 
@@ -394,10 +386,10 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
 def untrained_levels(verdict: Judged, metric: str = "loss") -> dict[str, float]:
     """The test loss, or test accuracy, of the untrained model, as a line to draw."""
-    start = verdict.untrained if "train" not in metric else None
-    if metrics.is_accuracy(metric):
-        return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
-    return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
+    if (start := verdict.untrained) is None or "train" in metric:
+        return {}
+    level = start.accuracy if metrics.is_accuracy(metric) else start.loss if start.loss > AT_BEST else None
+    return {} if level is None else {"untrained": level}
 
 
 def _guarantees(runs: Sequence[Run]) -> list[str]:

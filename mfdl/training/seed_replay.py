@@ -1,8 +1,4 @@
-"""One seed of a run: owners of the records, noise key, batches, checkpoint, and steps.
-
-A stopped run resumes from its state, the step and the noise key; the key is derived from the seed, or given by the
-caller, and never written.
-"""
+"""One seed of a run: owners of the records, batches, checkpoint, steps, and the noise key, which is never written."""
 
 from __future__ import annotations
 
@@ -37,9 +33,7 @@ from .step_rules import PublicFacts
 from .streams import noise_stream
 from .tasks.instance import TaskInstance
 
-NOT_COVERED = ("diverged", "dropped_records", "task_hash")
-"""Metadata of a checkpoint that follow from the data without noise; the hash confirms a guess of all data."""
-
+NOT_COVERED = "diverged", "dropped_records", "task_hash"  # metadata that follow from the data without noise
 RULE = "step rule, "  # prefix, in a checkpoint, of the names of a step rule's state
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
@@ -104,8 +98,8 @@ class SeedReplay:
             "generator": self.key.generator.name,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
-        table_names = ("evaluated_steps", "loss", "accuracy", *self.metrics)
-        self.evaluated: dict[str, list[Any]] = {name: [] for name in table_names}
+        tables = "evaluated_steps", "loss", "accuracy", *self.metrics
+        self.evaluated: dict[str, list[Any]] = {name: [] for name in tables}
         self.messages: list[np.ndarray] = []
         self.diverged, self.saved = False, saved
         self.dropped = 0
@@ -216,7 +210,7 @@ class SeedReplay:
             self.evaluated[name].append(values)
 
     def _measured(self, models: torch.Tensor) -> dict[str, np.ndarray]:
-        """Metrics of all nodes by name, from the models of this rank's; notes whether the run has diverged."""
+        """Metrics of all nodes by name; notes whether the run has diverged."""
         averaged = not all(map(metrics.is_of_nodes, self.metrics))
         average = self.share.mean(models) if averaged else None
         result = self.instance.evaluate(models, self.metrics, average)
@@ -235,7 +229,6 @@ class SeedReplay:
         return EvaluatedStep(step, self.seed, last["loss"], last.get("accuracy"), models, self.diverged, more)
 
     def _all_messages(self, messages: torch.Tensor) -> np.ndarray:
-        """Messages of all rounds of a step and all senders, from those of this rank's."""
         of_rounds = messages.double().reshape(-1, self.share.size("messages"), messages.shape[1]).transpose(0, 1)
         return self.share.gathered("messages", of_rounds).transpose(0, 1).flatten(0, 1).cpu().numpy()
 
@@ -265,7 +258,6 @@ class SeedReplay:
         return batch.clipped_gradients(models, step, clip_norm, mechanism.unit, scales).double() / scale
 
     def _directions(self, step: int, privatised: torch.Tensor) -> torch.Tensor:
-        """Input of the algorithm in place of privatised gradients: by the step rule, which sees nothing else."""
         assert self.rule is not None
         directions, state = self.rule.step(step, privatised, self.rule_state, self.facts)
         self.rule_state = dict(state)
@@ -317,24 +309,13 @@ class SeedReplay:
         tables = self._tables()
         start = learned.untrained(self.config.task, self.split_seed)
         return SeedRun(
-            seed=self.seed,
-            steps=tables["evaluated_steps"],
-            loss=tables["loss"],
-            accuracy=tables["accuracy"],
-            models=models,
-            diverged=self.diverged,
-            finished_steps=finished_steps,
-            training_seconds=seconds,
-            key_id=self.key.key_id,
-            messages=np.stack(self.messages) if self.messages else None,
-            seeded_noise=self.key.seeded,
-            generator=self.key.generator.name,
-            untrained_loss=start.loss,
-            untrained_accuracy=start.accuracy,
-            metrics={name: tables[name] for name in self.metrics},
-            released=released,
-            dropped_records=self.dropped_records,
-        )
+            seed=self.seed, steps=tables["evaluated_steps"], loss=tables["loss"], accuracy=tables["accuracy"],
+            models=models, diverged=self.diverged, finished_steps=finished_steps, training_seconds=seconds,
+            key_id=self.key.key_id, messages=np.stack(self.messages) if self.messages else None,
+            seeded_noise=self.key.seeded, generator=self.key.generator.name, untrained_loss=start.loss,
+            untrained_accuracy=start.accuracy, metrics={name: tables[name] for name in self.metrics},
+            released=released, dropped_records=self.dropped_records,
+        )  # fmt: skip
 
 
 def few_threads(instances: Sequence[TaskInstance]) -> contextlib.AbstractContextManager[None]:

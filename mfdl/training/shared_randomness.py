@@ -39,13 +39,12 @@ class HolderKeys:
     """The secrets of one run: holder set -> NoiseKey.
 
     A secret serves one run: the same keys in a second run repeat its noise, and the difference of the two shows the
-    gradients. Neither `repr` nor any message shows a secret; pickling carries them.
+    gradients. Neither `repr` nor any message shows a secret; pickling carries them. Use `simulated` or `given`.
     """
 
     __slots__ = ("_given", "_node", "_root")
 
     def __init__(self, root: NoiseKey | None, given: Mapping[Holders, NoiseKey], node: int | None = None) -> None:
-        """Use `simulated` or `given`."""
         self._root, self._given, self._node = root, dict(given), node
 
     @classmethod
@@ -98,10 +97,7 @@ class HolderKeys:
         return self._given[wanted]
 
     def node_keys(self, node: int) -> HolderKeys:
-        """The keys of the sets that a node belongs to.
-
-        In a simulation the result still carries the root secret; only its use is restricted.
-        """
+        """The keys of the sets that a node belongs to; in a simulation the root secret, whose use is restricted."""
         node = check.integer_at_least(0, node=node)
         if self._node not in (None, node):
             raise InvalidInput(f"these are the keys of node {self._node}, which cannot answer for node {node}.")
@@ -161,7 +157,6 @@ def base_columns(
 
 
 def holder_set(nodes: Iterable[int]) -> Holders:
-    """A checked holder set: distinct node indices >= 0, at least one."""
     try:
         listed = list(nodes)
     except TypeError:
@@ -179,7 +174,6 @@ def _name(holders: Iterable[int]) -> str:
 
 
 NONCE_BYTES = 12
-
 Label = str | int | bytes
 
 
@@ -196,7 +190,6 @@ class NodeIdentity:
     public_bytes: bytes
 
     def __init__(self, private: bytes) -> None:
-        """Takes a private key kept by the user, 32 bytes; `generate` makes a new one."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # keeps `import mfdl` light
 
         require_bytes("NodeIdentity.generate() makes one", private=private)
@@ -213,7 +206,6 @@ class NodeIdentity:
         return hashlib.sha256(encode_context(("mfdl/identity/1", self.public_bytes))).hexdigest()[:32]
 
     def reveal_private(self) -> bytes:
-        """The private key itself, 32 bytes, for a vault."""
         return self._private.private_bytes_raw()
 
     def __repr__(self) -> str:
@@ -281,8 +273,6 @@ def open_group_key(
     """The secret that `seal_group_key` encrypted for this receiver.
 
     A dishonest sender can seal different secrets for different members; compare `key_id` to see it.
-
-    Raises: InvalidInput: changed in transit, or sealed for another group, run, sender or receiver.
     """
     from cryptography.exceptions import InvalidTag  # keeps `import mfdl` light
 
@@ -322,11 +312,10 @@ def agree(
         if max(holders) >= n:
             raise InvalidInput(f"holder sets must name nodes below {n}, the number of identities, got {max(holders)}.")
         if len(holders) == 2:
-            (second,) = others
-            keys_of_nodes[first][holders], keys_of_nodes[second][holders] = pair(first, second), pair(second, first)
+            for node, peer in ((first, *others), (*others, first)):
+                keys_of_nodes[node][holders] = pair(node, peer)
             continue
-        drawn = NoiseKey.from_entropy()
-        keys_of_nodes[first][holders] = drawn
+        keys_of_nodes[first][holders] = drawn = NoiseKey.from_entropy()
         for node in others:
             bound: dict[str, Any] = {"group": holders, "run_id": run_id, "sender": first, "receiver": node}
             sealed = seal_group_key(drawn, pair(first, node), **bound)

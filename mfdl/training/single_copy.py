@@ -14,7 +14,7 @@ import pickle
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
@@ -25,7 +25,6 @@ from ..errors import InvalidInput
 from ..participation import Participation
 
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
-
 steps_of_keys: dict[str, int] = {}  # number of steps taken with each set of secrets in this process, by `key_id`
 
 
@@ -107,10 +106,10 @@ class RecordSteps:
 
     def __init__(self, participation: Participation | None) -> None:
         self._participation = participation
-        self._steps: dict[int, list[int]] = {}
+        self.steps: dict[int, list[int]] = {}
 
     def with_batch(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
-        """The steps of each record of a batch, step t included; `add` makes them count."""
+        """The steps of each record of a batch, step t included; in `steps` they count."""
         if records is None or self._participation is None:
             return {}
         joined: dict[int, list[int]] = {}
@@ -119,19 +118,10 @@ class RecordSteps:
                 raise InvalidInput(
                     f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
                 )
-            joined[record] = [*self._steps.get(record, []), t]
+            joined[record] = [*self.steps.get(record, []), t]
             if not self._participation.allows(joined[record]):
                 raise InvalidInput(
                     f"record {record} would take part in steps {joined[record]}, and {self._participation.describe()} "
                     "does not allow that; feed each record when its participation says, or calibrate for another one."
                 )
         return joined
-
-    def add(self, joined: Mapping[int, list[int]]) -> None:
-        self._steps.update(joined)
-
-    def to_dict(self) -> dict[int, list[int]]:
-        return {record: list(steps) for record, steps in self._steps.items()}
-
-    def load(self, steps: Mapping[int, Sequence[int]]) -> None:
-        self._steps = {int(record): list(joined) for record, joined in steps.items()}

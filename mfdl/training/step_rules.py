@@ -24,12 +24,6 @@ from .distributed import Share
 State = Mapping[str, torch.Tensor]  # state of a rule: tensors by name, one row a node, float64
 STEP_RULES: Registry[Entry] = Registry("step rule", by_position=True)
 
-__all__ = ["STEP_RULES", "Messages", "Nesterov", "Normalised", "PublicFacts", "Rms", "StepRule", "parse"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 class PublicFacts:
     """Public numbers of a run that rules read, and the averaging of vectors that nodes send beside their models.
@@ -48,7 +42,7 @@ class PublicFacts:
         return self._rows(self._variances[t]) / self.divisors**2
 
     def averaged(self, t: int, x: torch.Tensor) -> torch.Tensor:
-        """W_t x, the averaging of step t; every rank must call it."""
+        """W_t x, the averaging of step t; called by every rank."""
         return self._product(self._gossip_weights(t), x)
 
     def averaged_variance(self, t: int, variance: torch.Tensor) -> torch.Tensor:
@@ -73,10 +67,7 @@ class PublicFacts:
 
 @dataclasses.dataclass(frozen=True)
 class StepRule(abc.ABC):
-    """A causal function of privatised gradients, which reads its arguments and nothing else.
-
-    Its methods see the nodes of one rank, and use other nodes through `PublicFacts` only.
-    """
+    """A causal function of privatised gradients of one rank's nodes, which reads its arguments and nothing else."""
 
     def __str__(self) -> str:
         """Its name and numbers; runs of different texts share no noise and no checkpoint."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from small_tasks import module_at, node_of, regression
-from vocabulary import dynamics_on, given, refuses, st
+from small_tasks import regression
+from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
 from mfdl.training import column_generators
@@ -142,7 +142,6 @@ def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, coun
     ahead=st.sampled_from([1, 2000, 2**27]),
 )
 def test_rows_made_ahead_are_those_of_their_step(asked, base, ahead):
-    """However many steps follow each other, at whatever lengths and tensors in turn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_generators, "AHEAD_BYTES", ahead)
         columns = ColumnNormals([KEY, KEY], [0, 1])
@@ -187,7 +186,6 @@ def streams(monkeypatch):
 
 
 def test_all_that_names_a_row_separates_it():
-    """No normal of one row, in the blocks that steps share or beyond, is in another."""
     rows = [
         ColumnNormals([secret], [index], shard=shard).block([0, 1, 2, 2**31], 30, tensor=tensor)
         for secret, index, tensor, shard in itertools.product((KEY, KEY.derive("other")), (0, 1), (0, 1), (0, 1))
@@ -195,57 +193,32 @@ def test_all_that_names_a_row_separates_it():
     assert len(np.unique(rows)) == np.size(rows)
 
 
-def node(key, steps=()):
-    task = regression(num_records=16, num_nodes=4)
-    data = task.instance(0, 2)
+TASK = regression(16, build=lambda: torch.nn.Linear(3, 1))
+
+
+def mechanism():
     algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))
-    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
-    module = module_at(task, data.initial_parameters[0])
-    private_node = node_of(module, calibrated, lr=0.1, node=1, keys=key, batch_size=2, publish=True)
-
-    def step_to(last):
-        for t in range(private_node.steps_taken, last):
-            private_node.step(data.features[1, t % 2], data.targets[1, t % 2])
-
-    return private_node, step_to
-
-
-def test_a_resumed_node_goes_on_with_its_counter(streams):
-    key = NoiseKey.from_entropy()
-    first, step_to = node(key)
-    step_to(3)
-    before, saved = [*streams], first.state_dict()
-    assert saved["generator"] == ChaChaColumns.name
-    again, step_on = node(key)
-    again.load_state_dict(saved)
-    streams.clear()
-    step_on(6)
-    assert ([step for _, step, _ in before], [step for _, step, _ in streams]) == ([0, 1, 2], [3, 4, 5])
-    assert len({key for key, *_ in before + streams}) == 1
-    refuses("the noise of the steps between would be used", again.load_state_dict, saved)
+    return mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), **ZERO_OUT), mu=2.0)
 
 
 def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(streams, tmp_path):
-    task = regression(16, build=lambda: torch.nn.Linear(3, 1))
-    calibrated = node(KEY)[0].mechanism
-    key = NoiseKey.from_entropy()
-    mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, stop_after=2, publish=True)
+    options = {"mechanism": mechanism(), "task": TASK, "key": NoiseKey.from_entropy(), "publish": True}
+    mfdl.replay(**options, checkpoint_folder=tmp_path, stop_after=2)
     before = {*streams}
     streams.clear()
-    mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, publish=True)
+    mfdl.replay(**options, checkpoint_folder=tmp_path)
     after = {*streams}
     assert ({step for _, step, _ in before}, {step for _, step, _ in after}) == ({0, 1}, {2, 3, 4, 5})
     assert {stream_key for stream_key, *_ in before} == {stream_key for stream_key, *_ in after}
     streams.clear()
-    mfdl.replay(calibrated, task, key=key, publish=True)
+    mfdl.replay(**options)
     assert not {stream_key for stream_key, *_ in streams} & {stream_key for stream_key, *_ in after}
 
 
 def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams, tmp_path):
-    task, calibrated = regression(16, build=lambda: torch.nn.Linear(3, 1)), node(KEY)[0].mechanism
-    mfdl.replay(calibrated, task, seeds=[0], stop_after=1)
+    mfdl.replay(mechanism(), TASK, seeds=[0], stop_after=1)
     assert streams == []
-    run = mfdl.replay(calibrated, task, stop_after=1, checkpoint_folder=tmp_path, publish=True)
+    run = mfdl.replay(mechanism(), TASK, stop_after=1, checkpoint_folder=tmp_path, publish=True)
     assert len(streams) == 4
     (saved,) = (mfdl.training.checkpoint.load(folder) for folder in tmp_path.iterdir())
     assert saved.metadata["generator"] == ChaChaColumns.name

@@ -106,12 +106,21 @@ def run_of(mechanism, task, **options):
     return replay(mechanism, task, seeds=[5], keep_messages=True, dtype=torch.float64, progress=False, **options)
 
 
+def drawn_in(call):
+    """Which records a run draws, bool (steps, n, B)."""
+    draws, plain = [], PoissonBatches.step_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PoissonBatches, "step_batch", lambda self, t: draws.append(self.drawn(t)) or plain(self, t))
+        call()
+    return np.array(draws)
+
+
 @pytest.mark.parametrize("clip", [0.7, 10.0])
 def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_drawn(clip):
     """Zero-out, one key: the injected sums differ by the clipped gradient in the steps drawn, else by nothing."""
     mechanism, task = sampled_mechanism(clip=clip), task_of()
     with_it = injected(run_of(mechanism, task), mechanism, task)
-    instance, zeroed = [], task.features.copy()
+    zeroed = task.features.copy()
     record = int(task.instance(5, 1).record_index[1, 0, 2])
     zeroed[record] = 0
     without = dataclasses.replace(task, features=zeroed)
@@ -119,19 +128,16 @@ def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(without.__dict__, "content_hash", task.content_hash)
         moved = with_it - injected(run_of(mechanism, without), mechanism, without)
-        patch.setattr(PoissonBatches, "step_batch", lambda self, t, plain=PoissonBatches.step_batch: (
-            instance.append(self.drawn(t)[1, 2]), plain(self, t))[1])  # fmt: skip
-        run_of(mechanism, task)
+    joined = drawn_in(lambda: run_of(mechanism, task))[:, 1, 2]
     norms = np.linalg.norm(moved, axis=2)
     size = min(clip, float(np.linalg.norm(task.features[record])))
-    assert 0 < sum(instance) < STEPS
-    np.testing.assert_allclose(norms[:, 1], size * np.array(instance), atol=1e-9)
+    assert 0 < sum(joined) < STEPS
+    np.testing.assert_allclose(norms[:, 1], size * joined, atol=1e-9)
     np.testing.assert_allclose(norms[:, [0, 2]], 0, atol=1e-9)
     assert norms.max() <= clip * (1 + 1e-9)
 
 
 def test_an_empty_batch_sends_its_noise_like_any_other():
-    """At a rate so small that nothing is ever drawn: shapes, steps and scale of the noise are those of every run."""
     mechanism, task = sampled_mechanism(rate=1e-6, noise_std=3.0, steps=200), task_of(dim=5)
     run = run_of(mechanism, task, eval_every=200)
     sums = injected(run, mechanism, task)
@@ -141,19 +147,13 @@ def test_an_empty_batch_sends_its_noise_like_any_other():
 
 
 def test_divisors_are_the_expected_sizes_whatever_is_drawn():
-    """Without noise: what is sent is the sum over the records drawn, divided by the same constant in every step."""
     mechanism, task = sampled_mechanism(noise_std=0.0, clip=100.0), task_of(sizes=14)
-    run = run_of(mechanism, task)
-    sampler = []
-    with pytest.MonkeyPatch.context() as patch:
-        plain = PoissonBatches.step_batch
-        patch.setattr(PoissonBatches, "step_batch", lambda self, t: (sampler.append(self.drawn(t)), plain(self, t))[1])
-        run_of(mechanism, task)
+    run, drawn = run_of(mechanism, task), drawn_in(lambda: run_of(mechanism, task))
     index = task.instance(5, 1).record_index[:, 0].numpy()
     rows = np.where(index[..., None] >= 0, task.features[index], 0.0)
-    wanted = np.einsum("tnb,nbd->tnd", np.array(sampler, dtype=float), rows)
+    wanted = np.einsum("tnb,nbd->tnd", drawn.astype(float), rows)
     np.testing.assert_allclose(injected(run, mechanism, task), wanted, rtol=1e-6, atol=1e-9)
-    assert len(set(map(tuple, np.array(sampler).sum(axis=2).tolist()))) > 1  # sizes did differ
+    assert len(set(map(tuple, drawn.sum(axis=2).tolist()))) > 1  # sizes did differ
 
 
 def test_a_run_that_stops_goes_on_with_the_same_batches(tmp_path):
@@ -214,7 +214,6 @@ def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
 
 
 def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
-    """Two keys draw other batches of the same nodes; what is put together follows from the slots and public sizes."""
     instance = uneven(1)
     for seed in range(3):
         drawn = BinBatches(instance, NoiseKey.from_seed(seed), 3).step_batch(0)

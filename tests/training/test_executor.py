@@ -109,7 +109,6 @@ def test_maps_take_their_cheapest_form(monkeypatch):
 
 @pytest.mark.parametrize("path", ["dense", "sparse"])
 def test_every_map_of_a_round_is_applied(path, monkeypatch):
-    """A recursion with all seven maps, none of them square-diagonal, against the operators alone."""
     force(monkeypatch, path)
     base = build_algorithm("mf-shared", Dynamics(STAR, 0.3), PART)
     n, messages, states = 4, 5, 7
@@ -161,7 +160,6 @@ ON_GRADIENTS = [name for name in ALL_NAMES if name not in ("none", "zip-dl")]
 
 @given(40, algorithm=linear_algorithms(ON_GRADIENTS, max_epochs=2, max_period=2), seed=st.integers(0, 2**16))
 def test_in_float32_a_step_knows_its_gradients_only_through_their_sum_with_the_noise(algorithm, seed):
-    """So it is a function of what the accountant covers, however much larger the models are than a step."""
     rng = np.random.default_rng(seed)
     ex = Executor(algorithm, dtype=torch.float32)
     n, slots = algorithm.num_nodes, algorithm.noise.slots_per_step

@@ -70,7 +70,6 @@ class Case:
 
 
 def finest(encoder):
-    """2^m, the least power of two that makes the entries whole."""
     return max(Fraction(entry).denominator for entry in encoder.flat)
 
 
@@ -96,14 +95,12 @@ def noises(draw):
 @st.composite
 def cases(draw):
     return case_of(
-        draw(noises()),
-        draw(st.integers(0, NODES - 1)),
-        scale=draw(st.floats(-4.3, 3.5).map(lambda exponent: 2.0**exponent)),
-        clip=draw(st.floats(1.0, 9.0)),
+        draw(noises()), draw(st.integers(0, NODES - 1)),
+        scale=draw(st.floats(-4.3, 3.5).map(lambda exponent: 2.0**exponent)), clip=draw(st.floats(1.0, 9.0)),
         step=draw(st.integers(-20, 3).map(lambda exponent: 2.0**exponent)),
         adjacency=draw(st.sampled_from(["zero-out", "replace-one"])),
         scales=draw(st.lists(st.floats(0.05, 20.0), min_size=NODES, max_size=NODES)),
-    )
+    )  # fmt: skip
 
 
 @given(40, case=cases())
@@ -158,7 +155,6 @@ def contributions(draw, case, count):
 
 @given(40, case=cases(), data=st.data(), at=st.floats(-1.0, 1.0))
 def test_no_event_tells_neighbours_apart_better_than_the_claimed_gaussian(case, data, at):
-    """A record that takes part in every step, beside others; it is left out or replaced, perhaps by its negative."""
     num_steps = case.mechanism.algorithm.num_steps
     record, replacement = (data.draw(contributions(case, num_steps)) for _ in range(2))
     if case.mechanism.guarantee.adjacency == "zero-out":
@@ -179,7 +175,6 @@ def test_no_event_tells_neighbours_apart_better_than_the_claimed_gaussian(case, 
 @pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (0.05, 20.0, 3.0)])
 @pytest.mark.parametrize("node", [0, 1])
 def test_the_claim_is_not_loose_on_a_fine_grid(scales, node):
-    """A gradient at the clipping norm, replaced by its negative."""
     fine = {"scale": 1024.0, "clip": 512.1, "step": 2.0**-9, "adjacency": "replace-one"}
     case = case_of(IndependentNoise(1, NODES), node, scales=scales, **fine)
     y, neighbour = (case.released(case.sums(), [case.clipped(torch.tensor([[sign, 0.0]]))])[0] for sign in (1.0, -1.0))

@@ -36,7 +36,6 @@ def sums_of(name="mafalda", step=STEP, node=1):
 
 
 def contributions(seed, records, dim=5):
-    """Clipped gradients of many sizes."""
     if not records:
         return torch.zeros(0, dim)
     rng = torch.Generator().manual_seed(seed)
@@ -45,7 +44,6 @@ def contributions(seed, records, dim=5):
 
 
 def whole(rows):
-    """trunc(g / h), entry by entry in fractions."""
     return [[math.trunc(Fraction(g) / Fraction(STEP)) for g in row] for row in rows.tolist()]
 
 
@@ -90,6 +88,7 @@ def test_sums_that_would_overflow_are_cut_off(monkeypatch):
     assert grid.privatised(0, far) - noise == 3 * STEP
     monkeypatch.setattr("mfdl.training.grid_sums.MOST_RECORDS", 1)
     refuses("at most 1 records, got 2; take smaller", grid.privatised, 1, far)
+    refuses("step must be 0, the next one, got 1", sums_of().privatised, 1, torch.zeros((0, 3)))
 
 
 def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
@@ -102,7 +101,6 @@ def test_an_encoder_on_the_grid_is_near_the_one_that_it_rounds():
 
 
 def node(name="mafalda", steps=0, grid=STEP, **options):
-    """A node that has taken some steps, and a function that takes further ones."""
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
     module = module_at(task, data.initial_parameters[0])
@@ -140,10 +138,6 @@ def test_a_state_of_another_grid_or_other_keys_is_refused():
         node()[0].load_state_dict({name: part for name, part in state.items() if name != "released"})
     changed = [state["released"][0] + 1, *state["released"][1:]]
     refuses("same keys, encoder and grid", lambda: node()[0].load_state_dict(state | {"released": changed}))
-
-
-def test_a_step_out_of_order_is_refused():
-    refuses("step must be 0, the next one, got 1", lambda: sums_of().privatised(1, torch.zeros((0, 3))))
 
 
 def test_a_node_says_what_it_assumes():

@@ -85,7 +85,6 @@ def test_holders_of_another_shape_are_refused():
 
 
 def test_all_that_names_noise_separates_it():
-    """Holder set, step, column and tensor: 4 x 2 x 2 x 2 x 100 normals, no two alike up to sign."""
     hold = HolderKeys.simulated(ROOT)
     draws = [
         normals(hold.key_for(s), step, [column], 100, tensor=tensor)
@@ -252,7 +251,6 @@ def ladder(private, u):
 
 
 def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
-    """HKDF with an empty salt and one block of output (RFC 5869)."""
     shared = ladder(ALICE.reveal_private(), int.from_bytes(BOB.public_bytes, "little")).to_bytes(32, "little")
     ends = sorted([(ALICE.public_bytes, encode_context((0,))), (BOB.public_bytes, encode_context((1,)))])
     info = encode_context(("mfdl/pair-key/1", RUN, *ends[0], *ends[1]))
@@ -292,8 +290,6 @@ def test_public_keys_of_low_order_are_refused(identity, point):
 
 
 def test_a_library_that_returns_zero_is_not_believed(monkeypatch):
-    """Whoever computes the exchange, the secret zero is refused."""
-
     class Careless:
         from_private_bytes = classmethod(lambda cls, private: cls())
         public_key = property(lambda self: lambda: self)

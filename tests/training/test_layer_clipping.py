@@ -35,13 +35,10 @@ MODULES = {mlp: (16, 5), normed: (16, 8, 4), Swapped: (8, 6)}  # entries of each
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("build", MODULES)
 @given(
-    12,
-    ratios=st.lists(st.floats(0.01, 100), min_size=3, max_size=3) | st.none(),
-    norm=st.sampled_from([0.01, 0.3, 100.0]),
-    unit=st.sampled_from(["record", "user"]),
-    num_records=st.sampled_from([4, 16]),
-    seed=st.integers(0, 9),
-)
+    12, ratios=st.lists(st.floats(0.01, 100), min_size=3, max_size=3) | st.none(),
+    norm=st.sampled_from([0.01, 0.3, 100.0]), unit=st.sampled_from(["record", "user"]),
+    num_records=st.sampled_from([4, 16]), seed=st.integers(0, 9),
+)  # fmt: skip
 def test_sums_are_of_gradients_clipped_layer_by_layer(build, factored, ratios, norm, unit, num_records, seed):
     sizes = MODULES[build]
     given_ratios = [1.0] * len(sizes) if ratios is None else ratios[: len(sizes)]

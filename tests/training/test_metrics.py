@@ -1,5 +1,7 @@
 """Metrics on request, baselines and verdicts: what they are, and that asking changes nothing else."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -105,7 +107,10 @@ def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
 
 
 def test_final_means_are_over_the_steps_asked_for():
+    assert [final_steps(T) for T in (62, 200, 320)] == [16, 50, 50]  # a quarter of a short run
     seed = replay(MECHANISM, classes(), seeds=[0], eval_every=1, metrics=METRICS).seeds[0]
+    early = dataclasses.replace(seed, steps=seed.steps[:1], loss=seed.loss[:1])  # not evaluated at its end
+    assert early.final_test_loss is None
     for name, values in seed.measured.items():
         assert_allclose(seed.final(name), values[-final_steps(6) :].mean(), rtol=1e-14)
         assert_allclose(seed.final(name, 4), values[2:].mean(), rtol=1e-14)

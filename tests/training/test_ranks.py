@@ -38,7 +38,6 @@ def calibrated(algorithm, trust="ldp", **target):
 
 
 def mechanisms():
-    """Noise of one node, of pairs, of all; correlated over time or not; state beside models; drawn batches."""
     for name in ("mafalda", "bsr", "gradient-tracking", *EAVESDROPPER):
         built = mfdl.algorithms.build(name, DYNAMICS, CYCLIC)
         yield calibrated(built, "eavesdropper" if name in EAVESDROPPER else "ldp")
@@ -145,7 +144,6 @@ def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
 
 @pytest.mark.slow
 def test_ranks_inside_a_script_that_torchrun_started_are_refused(monkeypatch):
-    """Every process of torchrun would start ranks and train the whole run again."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     refuses("torchrun.* rank 1", lambda: distributed.ranks(2).__enter__())

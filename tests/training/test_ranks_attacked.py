@@ -133,7 +133,6 @@ def test_a_rank_killed_while_a_checkpoint_is_written_leaves_a_whole_one(tmp_path
 
 
 def _runs(pid):
-    """Whether a process is there and no zombie."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"

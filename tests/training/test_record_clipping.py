@@ -27,8 +27,6 @@ def factored(monkeypatch):
 
 
 class Computes(nn.Module):
-    """A module of layers and of a function of them and a batch."""
-
     def __init__(self, forward, **layers):
         super().__init__()
         self.forward_pass = forward
@@ -281,8 +279,6 @@ def test_convolutions_of_images(factored, name):
 
 @each("settings", {}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"})
 def test_convolutions_of_series(factored, settings):
-    """Of each record two batches of three series of seven numbers."""
-
     def forward(module, x):
         series = torch.stack([(x * k).sin() for k in range(1, 15)], dim=2).unflatten(2, (7, 2))
         convolved = module.conv(series.movedim(3, 1).flatten(0, 1)).tanh()
@@ -388,8 +384,6 @@ def test_records_that_are_no_numbers_count_as_not_there(factored):
     lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
 )
 def test_a_module_that_changes_its_ways_is_refused(factored, later):
-    """A weight that is used besides, only later: its gradient would lack that way."""
-
     def forward(module, x):
         module.count = getattr(module, "count", 0) + 1
         return later(module, x) if module.count > 8 else module.second(module.first(x))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from small_tasks import classes, injecting, module_at, regression
+from small_tasks import classes, injecting, largest_gradients, module_at, regression
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses, st, unsupported
 
 import mfdl
@@ -98,8 +98,6 @@ class Unchanged(StepRule):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen(Messages):
-    """Scales that do not depend on anything."""
-
     values: tuple[float, ...] = ()
 
     def factors(self, state):
@@ -136,14 +134,7 @@ def test_scales_chosen_once_are_a_preconditioner_of_the_features(clip_norm):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("unit", ["record", "user"])
 def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monkeypatch):
-    norms = []
-
-    def step(executor, t, state, gradients, noise, rule=None):
-        norms.append(gradients.double().norm(dim=1).max())
-        return executed(executor, t, state, gradients, noise, rule)
-
-    executed = Executor.step
-    monkeypatch.setattr(Executor, "step", step)
+    norms = largest_gradients(monkeypatch)
     task, calibrated = classes(8), mechanism(unit=unit, clip_norm=0.05)  # one record a node and step
     for seed in range(3):
         replay(calibrated, task, seeds=[seed], step_rule=Chosen(values=(7.0, 1.0, 90.0) * 4), dtype=dtype)
@@ -151,8 +142,6 @@ def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monk
 
 
 def test_a_scaled_record_counts_as_one_in_large_layers_too():
-    """No weight is factored under scales: the clipped sum is that of the scaled gradients, one by one."""
-
     def build():
         return torch.nn.Sequential(torch.nn.Linear(3, 900), torch.nn.ReLU(), torch.nn.Linear(900, 1))
 
@@ -402,7 +391,6 @@ def test_refusals(call, message):
 
 
 def test_a_comparison_of_preconditioned_features(tmp_path):
-    """The option reaches the task, stands in results, and its runs are others than those without."""
     options = {"graph": "ring:n=3", "task": "logistic:dimension=4,train_records=60,test_records=20", "epochs": 1}
     options |= {"period": 2, "seeds": 1, "mechanisms": ("none",)}
     plain = run_comparison(Experiment(**options), tmp_path / "plain")

@@ -36,7 +36,6 @@ def deployment(noise, root=ROOT):
 
 
 def stacked(noise, views, dim, step, slots_of=None):
-    """All slots of a step, each computed by its node."""
     out = np.full((noise.slots_per_step, dim), np.nan)
     for u, view in enumerate(views):
         slots = [u] if slots_of is None else slots_of[u]

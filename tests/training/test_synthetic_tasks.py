@@ -16,7 +16,6 @@ torch.set_num_threads(1)  # workers of the test run share the cores
 
 
 def parts(task):
-    """A_i and b_i of every node, as stored."""
     records = task.features.astype(np.float64)
     return records[..., :-1], records[..., -1]
 

@@ -17,8 +17,6 @@ from mfdl.training.tasks import records
 
 
 class Wrapped(nn.Module):
-    """A linear model with something between."""
-
     def __init__(self, between):
         super().__init__()
         self.linear = nn.Linear(3, 1)

@@ -50,13 +50,6 @@ def test_the_split_is_uniform_and_its_seeds_are_separate():
     assert len({partition.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
 
 
-def test_the_split_is_pinned():
-    # The words of Philox and SeedSequence are stable across numpy versions; a change here moves every result.
-    assert partition.permutation(0, partition.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
-    assert uniform_index(11, 2, seed=0, period=2).tolist() == [[[10, 2, 9], [7, 8, 6]], [[5, 4, 0], [3, 1, -1]]]
-    assert partition.torch_seed(0, partition.INITIAL_MODEL) == 6619194650426729951
-
-
 def test_an_instance_holds_the_records_of_the_task():
     task = regression(num_records=41)
     instance = task.instance(seed=3, period=4)
@@ -118,8 +111,6 @@ def test_clipped_gradient_sums_are_those_of_a_loop_over_records(dtype, clip_norm
 
 
 class Uneven(nn.Module):
-    """Scalar, shared and frozen parameters, a constant buffer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.5))
@@ -241,18 +232,13 @@ CLASSES = {"kind": "classification", "loss": nn.functional.cross_entropy, "build
     ({"test_features": with_nan()[10:21]}, r"test_features must be finite in float32, got nan in row 2"),
     ({"targets": np.zeros(39)}, "one row per record, got 40 and 39 rows"),
     ({"test_targets": np.zeros(3)}, "one row per record, got 11 and 3 rows"),
-    ({"targets": np.zeros((40, 1))}, r"targets must have one number per record, got shape \(40, 1\)"),
     ({"test_features": np.zeros((11, 2))}, "the same kind of record"),
     ({"test_features": np.zeros((11, 3), dtype=int)}, "the same kind of record"),
     ({"features": np.zeros((0, 3))}, "features must be a numeric array with at least one record"),
-    ({"features": np.array(["a"] * 40)}, "features must be a numeric array"),
     ({"num_nodes": 41}, "got 40 train records for 41 nodes; use a smaller graph"),
     ({"num_nodes": 0}, "must be an integer >= 1, got 0"),
     ({"num_nodes": "ring"}, "graph ring needs the parameter 'n'"),
     ({"kind": "ranking"}, "kind must be 'classification' or 'regression', got 'ranking'"),
-    (CLASSES | {"targets": np.zeros(40)}, "targets must be integer classes .* got 40 of float64"),
-    (CLASSES | {"targets": np.arange(40) - 1, "test_targets": np.zeros(11, int)}, "classes >= 0, got -1 in row 0"),
-    (CLASSES | {"targets": np.arange(40), "test_targets": np.zeros(11, int)}, "targets must be classes 0 to 2"),
     (CLASSES | {"targets": np.zeros(40, int), "test_targets": np.full(11, 3)}, "test_targets must be classes 0"),
 )
 def test_data_that_cannot_be_used(changes, message):

@@ -81,7 +81,6 @@ def series(build, **changes):
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_fused_layers_have_the_gradients_of_one_record_at_a_time(name):
-    """In sums, means and the test loss; in float32 too, where torch fuses other calls."""
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-5)):
         instance = series(SEQUENCES[name]).instance(0, 2, dtype=dtype)
         models = some_models(instance)
@@ -105,7 +104,6 @@ def node_of(module, **more):
 
 
 def one_at_a_time(module, features, targets):
-    """Per-record gradients by autograd, float64 (B, d)."""
     trained = [p for p in module.parameters() if p.requires_grad]
     rows = []
     for x, y in zip(features, targets, strict=True):
@@ -187,8 +185,6 @@ def test_a_batch_norm_that_leaves_evaluation_mode_is_refused_at_any_step():
 
 
 class Mixed(nn.Module):
-    """A layer in each of two types."""
-
     def __init__(self, first=torch.float32, second=torch.float64, width=4):
         super().__init__()
         self.first, self.second = nn.Linear(3, width, dtype=first), nn.Linear(width, 1, dtype=second)
@@ -276,7 +272,6 @@ def test_half_precision_leaves_the_sensitivity_as_stated(dtype, where, hidden, n
 
 @pytest.mark.parametrize("unit", ["record", "user"])
 def test_noise_and_sums_of_a_node_in_half_precision_are_float64(unit):
-    """The module is rounded to its type once, after the noise."""
     module, noise_std = halved(torch.bfloat16, "module", 3), 2.0
     node = node_of(module, mechanism=mechanism(unit=unit, noise_std=noise_std))
     x, y = batch(4, 3)
@@ -311,7 +306,6 @@ def test_half_precision_trains_at_the_nodes_of_a_graph(where):
     grid=st.sampled_from([None, 2.0**-12]), noise_std=st.sampled_from([0.0, 0.5]),
 )  # fmt: skip
 def test_micro_batches_make_one_step(parts, unit, grid, noise_std):
-    """However a batch is cut, parameters, steps and participation are those of the whole."""
     (x, y), torch_module = batch(sum(parts), 3), nn.Linear(3, 1)
     calibrated = mechanism(unit=unit, noise_std=noise_std)
     whole, cut = (node_of(copy.deepcopy(torch_module), mechanism=calibrated, grid=grid) for _ in range(2))
@@ -348,8 +342,6 @@ def test_a_record_stands_in_one_micro_batch_of_a_step():
 
 
 class LowRank(nn.Module):
-    """A frozen layer plus a trained map of rank 2."""
-
     def __init__(self, layer):
         super().__init__()
         self.layer, self.inner = layer, nn.Linear(layer.in_features, 2, bias=False)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import settings
 from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
@@ -18,7 +17,6 @@ from mfdl import Cyclic, EveryStep, Privacy, algorithms, calibrate, replay, trus
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
-from mfdl.training import clipping
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
@@ -155,18 +153,16 @@ def test_one_gradient_of_the_mean_loss_is_the_mean_of_the_records_gradients(monk
     assert not instance.clipped_gradients(models, 1, clip_norm, "user")[3].any()
 
 
-@given(
-    row=st.lists(st.floats(width=32), min_size=1, max_size=6), clip_norm=st.floats(1e-30, 1e30), present=st.booleans()
-)
-@settings(deadline=None)
-def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
-    given_rows = torch.tensor([row, row], dtype=torch.float32)
-    clipped = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
-    zero = torch.zeros(len(row))
-    assert exact_distance_squared(clipped[1], zero) <= Fraction(clip_norm) ** 2
-    assert torch.equal(clipped[0], clipped[1] if present else zero)
-    if not torch.isfinite(given_rows).all():
-        assert not clipped.any()
+def with_others(make, at):
+    """The function that makes instances, with other records at a place."""
+
+    def instance(self, *args, **kwargs):
+        made = make(self, *args, **kwargs)
+        features = made.features.clone()
+        features[at] = -1e6
+        return dataclasses.replace(made, features=features)
+
+    return instance
 
 
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
@@ -176,15 +172,7 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5, unit="user"), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
     first = replay(calibrated, task, **arguments).seeds[0]
-    keep = Task.instance
-
-    def other_user(self, *args, **kwargs):
-        instance = keep(self, *args, **kwargs)
-        features = instance.features.clone()
-        features[2] = -1e6
-        return dataclasses.replace(instance, features=features)
-
-    monkeypatch.setattr(Task, "instance", other_user)
+    monkeypatch.setattr(Task, "instance", with_others(Task.instance, 2))
     second = replay(calibrated, task, **arguments).seeds[0]
     assert first.key_id == second.key_id
     moved = np.linalg.norm(first.messages - second.messages, axis=2)[0]
@@ -201,14 +189,7 @@ def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch)
     first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
     moved = []
     for batch, place in np.ndindex(3, 4):
-
-        def other_record(self, *args, at=(2, batch, place), **kwargs):
-            instance = keep(self, *args, **kwargs)
-            features = instance.features.clone()
-            features[at] = -1e6
-            return dataclasses.replace(instance, features=features)
-
-        monkeypatch.setattr(Task, "instance", other_record)
+        monkeypatch.setattr(Task, "instance", with_others(keep, (2, batch, place)))
         second = replay(calibrated, task, **arguments).seeds[0]
         by = np.linalg.norm(first.messages - second.messages, axis=2)[0]
         assert not by[[0, 1, 3]].any()

@@ -137,7 +137,6 @@ class Group:
         return whole
 
     def summed(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, on every rank."""
         total = values.clone()
         if self.size == 1:
             return total
@@ -202,23 +201,22 @@ def ranks(count: int) -> Iterator[Group]:
     require_packages()
     threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
     with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
-        store, started = Path(place) / "store", []
+        store = Path(place) / "store"
         local = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
         environment = {**os.environ, **local, "OMP_NUM_THREADS": str(each), "MFDL_PROGRESS": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
-        for rank in range(1, count):
-            options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
-            started.append(subprocess.Popen([*command, str(rank)], **options))
+        options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
+        started = tuple(subprocess.Popen([*command, str(rank)], **options) for rank in range(1, count))
         ending.enter_context(_environment(local))
         torch.set_num_threads(each)
         ending.callback(torch.set_num_threads, threads)
         try:
             group = joined(0, count, dist.FileStore(str(store), count))
         except BaseException:
-            _end(Group(started=tuple(started), left_off=True))
+            _end(Group(started=started, left_off=True))
             raise
-        group.started = tuple(started)
+        group.started = started
         ending.callback(dist.destroy_process_group)
         ending.callback(_end, group)
         with leading(group):
@@ -272,7 +270,6 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _end(group: Group) -> None:
-    """Sends the order to end; a rank that does not end, or cannot be reached, is stopped."""
     for process in group.started:
         if group.left_off:
             process.kill()
@@ -281,9 +278,6 @@ def _end(group: Group) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-__all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks", "require_packages"]
 
 
 SOURCES = ("state", "messages", "nodes", "injection slots")  # operands of maps: the words of their columns
@@ -305,7 +299,7 @@ class Seen:
     receives: Sequence[tuple[int, int]] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Own rows, shape (rows, dim), followed by the received ones; every rank of the group must call it."""
+        """Own rows, shape (rows, dim), followed by the received ones; called by every rank."""
         if not self.sends and not self.receives:
             return x
         received = [(rank, x.new_empty(count, *x.shape[1:])) for rank, count in self.receives]

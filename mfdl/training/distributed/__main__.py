@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -18,27 +17,23 @@ from . import SERVE, Group, joined, leading
 def main(arguments: list[str]) -> int:
     """The exit status of this rank."""
     try:
-        return _worked(arguments)
+        if arguments[:1] == [SERVE]:
+            store, size, rank = arguments[1], int(arguments[2]), int(arguments[3])
+            return _served(joined(rank, size, dist.FileStore(store, size)))
+        if "RANK" not in os.environ or not arguments:
+            print(__doc__, file=sys.stderr)  # noqa: T201
+            return 2
+        group = joined(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        if not group.leads:
+            return _served(group, f"rank {group.rank}: ")
+        from ...commands import main as command
+
+        config, *others = arguments
+        with leading(group):
+            return command(["compare", "--config", config, *others])
     finally:
         if dist.is_initialized():  # threads of the group that outlive the interpreter abort the process
             dist.destroy_process_group()
-
-
-def _worked(arguments: list[str]) -> int:
-    if arguments[:1] == [SERVE]:
-        store, size, rank = Path(arguments[1]), int(arguments[2]), int(arguments[3])
-        return _served(joined(rank, size, dist.FileStore(str(store), size)))
-    if "RANK" not in os.environ or not arguments:
-        print(__doc__, file=sys.stderr)  # noqa: T201
-        return 2
-    group = joined(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    if not group.leads:
-        return _served(group, f"rank {group.rank}: ")
-    from ...commands import main as command
-
-    config, *others = arguments
-    with leading(group):
-        return command(["compare", "--config", config, *others])
 
 
 def _served(group: Group, prefix: str | None = None) -> int:

@@ -25,13 +25,8 @@ from .partition import DATA_SPLIT_SEED, Fixed, split_rows
 
 Folder = str | os.PathLike[str] | None
 Records = tuple[NDArray[Any], NDArray[Any]]
-
-TEST_FRACTION = 0.2
-"""Share held back of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST."""
-
-FEMNIST_CLASSES = 62  # Digits, capital and small letters
+TEST_FRACTION = 0.2  # of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST
 SMALL_TEST_FRACTION = 1 / 6  # share held back where only the 10,000 images of MNIST are there
-STANDARDISED = "mean and standard deviation of each feature over the train records"
 
 
 def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
@@ -43,7 +38,6 @@ def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
 
 
 def relu_network(inputs: int, hidden: int, outputs: int) -> torch.nn.Module:
-    """One hidden layer with ReLU, torch's default initial values."""
     return torch.nn.Sequential(torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, outputs))
 
 
@@ -58,9 +52,6 @@ def _huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 FEATURE_BOUND = 5.0  # bound of standardised features in the clipped tasks
-SPLITS = ("libsvm", "pool")
-MNIST_SPLITS = ("original", "pool")
-SOURCES = ("auto", "full", "10k")
 DIGITS_MODELS = {
     "softmax": functools.partial(linear_from_zero, 64, 10),
     "mlp": functools.partial(relu_network, 64, 32, 10),
@@ -91,16 +82,15 @@ def a9a(
 ) -> Task:
     """a9a (Adult): does a person earn more than 50,000 dollars a year, from 123 binary features.
 
-    Logistic regression with loss log(1 + exp(-b x^T a)), b = +-1, 123 weights from zero and no bias. The two scores of
-    a record are (0, x^T a): their cross entropy is that loss, and the larger one the predicted class, 1 for b = +1 (a
-    tie counts as 0). With b in {0, 1} in the loss, as arXiv:2405.01031 writes it, every record with b = 0 would have
-    the constant loss log 2 and no gradient.
+    Logistic regression with loss log(1 + exp(-b x^T a)), b = +-1, 123 weights from zero and no bias: the cross entropy
+    of the scores (0, x^T a), a tie counting as class 0. With b in {0, 1} in the loss, as arXiv:2405.01031 writes it,
+    every record with b = 0 would have the constant loss log 2 and no gradient.
 
     Args:
         split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, the same
             fifth held back in all runs, as arXiv:2501.14644v2 does).
     """
-    require_known("a9a split", split, SPLITS)
+    require_known("a9a split", split, ("libsvm", "pool"))
     train, test = (
         (features, (labels > 0).astype(np.int64))
         for features, labels in (data.a9a("train", data_home), data.a9a("test", data_home))
@@ -110,8 +100,6 @@ def a9a(
 
 
 class _Logistic(torch.nn.Module):
-    """Scores (0, x^T a) of each record a."""
-
     def __init__(self) -> None:
         super().__init__()
         self.x = torch.nn.Parameter(torch.zeros(A9A_FEATURES))
@@ -168,7 +156,6 @@ def housing(
     One test record lies 193 standard deviations out; the names housing-mlp and housing-linear clip at 5.
 
     Args:
-        partition: not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
             with threshold 1, convex).
         clip: bound > 0 on the absolute value of each standardised feature; a public constant.
@@ -185,7 +172,8 @@ def housing(
     name = f"housing-{model}" + ("" if clip == FEATURE_BOUND else "-unclipped" if clip == math.inf else f"-{clip:g}")
     name = "housing" if name == "housing-mlp-unclipped" else name
     network, loss = HOUSING_MODELS[model]
-    return _task(name, graph_or_num_nodes, train, test, network, partition, STANDARDISED, "regression", loss)
+    moments = "mean and standard deviation of each feature over the train records"
+    return _task(name, graph_or_num_nodes, train, test, network, partition, moments, "regression", loss)
 
 
 @TASKS.register(name="mnist-mlp", fixed={"model": "mlp"})
@@ -216,8 +204,8 @@ def mnist(
         arXiv:2501.14644v2 and its code.
     """
     require_known("mnist model", model, MNIST_MODELS)
-    require_known("mnist source", source, SOURCES)
-    require_known("mnist split", split, MNIST_SPLITS)
+    require_known("mnist source", source, ("auto", "full", "10k"))
+    require_known("mnist split", split, ("original", "pool"))
     if (fraction := check.positive(fraction=fraction)) > 1:
         raise InvalidInput(f"fraction must be a number > 0 and <= 1, got {fraction!r}.")
     train_is_there, test_is_there = (
@@ -263,7 +251,7 @@ def femnist(graph_or_num_nodes: Any, data_home: Folder = None, writers: int = 10
     pixels = _pixels(images).reshape(-1, 1, *images.shape[1:])
     train, test = ((pixels[rows], characters[rows]) for rows in (~held_back, held_back))
     name = "femnist" if writers == 10 else f"femnist-{writers}-writers"
-    network = functools.partial(small_cnn, FEMNIST_CLASSES)
+    network = functools.partial(small_cnn, 62)  # digits, capital and small letters
     return _task(name, num_nodes, train, test, network, partitions.Fixed(owner[~held_back]), "none")
 
 
@@ -300,9 +288,7 @@ def _task(
 
 FloatArray = NDArray[np.float64]
 Metric = Literal["squared-distance", "excess-loss"]
-
 STARTS = ("zero", "ones", "optimum")
-ROTATION_DEGREES = 15.0
 LARGEST_ENTRY = 1e15  # largest entry: squares of entries, and sums of them, stay well inside float32
 
 
@@ -312,13 +298,9 @@ def least_squares(
 ) -> Task:
     """Least squares at user level: node i = 1, ..., n holds f_i(x) = 1/2 ||A_i x - b_i||^2, A_i = (i / sqrt(n)) I.
 
-    b_i is drawn from N(0, I / i^2), once for all runs. `Evaluation.loss` is ||x_u - x*||^2 with
+    b_i is drawn from N(0, I / i^2), once for all runs, by `data_seed`. `Evaluation.loss` is ||x_u - x*||^2 with
     x* = (sum A_i^2)^-1 sum A_i b_i: what the experiment's code plots, where the paper's text says training loss.
-    A node's only record is used in every step: use period 1. The experiment has 16 nodes, clipping norm 1, learning
-    rate 1.668e-3 and 3,500 steps.
-
-    Args: dimension: d, of x; data_seed: of all b_i; start: the first model of every node: "ones", as in the experiment,
-        "zero", "optimum" or d numbers.
+    Use period 1. The experiment has 16 nodes, clipping norm 1, learning rate 1.668e-3, 3,500 steps and start "ones".
     Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
     """
     n = node_count(graph_or_num_nodes)
@@ -336,8 +318,8 @@ def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimu
     """Quadratics in the plane that disagree: 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and at the others
     15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0).
 
-    `Evaluation.loss` is f(x_u) - f(x*), f the mean: noise and disagreement keep it above 0. A node's only record is
-    used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
+    `Evaluation.loss` is f(x_u) - f(x*), f the mean: noise and disagreement keep it above 0. Use period 1. The
+    experiment has 20 nodes, x* = (2.85, 15.08).
 
     Args:
         start: the first model of every node: "optimum", "zero", "ones" or two numbers. From 0, with clip_norm 0.1 and
@@ -348,7 +330,7 @@ def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimu
     node = np.arange(1, n + 1)
     first = node <= n / 2
     center = np.stack([np.where(first, -node, node), np.zeros(n)], axis=1)
-    angle = np.deg2rad(np.where(first, 0.0, ROTATION_DEGREES))
+    angle = np.deg2rad(np.where(first, 0.0, 15.0))
     back = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]).transpose(2, 0, 1)
     # 15 y_1^2 + y_2^2 = 1/2 ||diag(sqrt 30, sqrt 2) y||^2 at y = R^T (x - center).
     matrices = np.sqrt([30.0, 2.0])[:, None] * back
@@ -388,19 +370,11 @@ def quadratic(
     if np.linalg.matrix_rank(hessian) < d:
         raise InvalidInput("matrices must leave one minimiser, got a singular sum of A_i^T A_i; add rows to some A_i.")
     optimum = np.linalg.solve(hessian, np.einsum("nki,nk->i", A, b) / n).astype(np.float32)
-    return Task(
-        name=name,
-        kind="regression",
-        features=records,
-        targets=np.zeros(n),  # all of a record is in its features
-        test_features=_test_records(metric, hessian, optimum.astype(np.float64), m),
-        test_targets=np.zeros(2),
-        build_module=functools.partial(_Residual, _start(start, optimum)),
-        loss=_half_squared_norm,
-        num_nodes=n,
-        partition=Fixed(np.arange(n)),
-        public_constants="the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none",
-    )
+    test_records = _test_records(metric, hessian, optimum.astype(np.float64), m)
+    public = "the first model, the minimiser" if isinstance(start, str) and start == "optimum" else "none"
+    more: dict[str, Any] = {"build_module": functools.partial(_Residual, _start(start, optimum)), "num_nodes": n}
+    more |= {"loss": _half_squared_norm, "partition": Fixed(np.arange(n)), "public_constants": public}
+    return Task(name, "regression", records, np.zeros(n), test_records, np.zeros(2), **more)  # features are all
 
 
 def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_rows: int) -> FloatArray:
@@ -463,10 +437,8 @@ def logistic(
     standard deviation `margin` where nothing is clipped. The model is one linear layer with bias from zero, two
     scores, cross entropy: convex, and able to represent the true model.
 
-    Args:
-        decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
-        margin: separation of the classes, >= 0; 0 leaves nothing to learn.
-        clip: bound on the absolute value of a feature, > 0; a public constant.
+    Args: decay: of the covariance's eigenvalues, 0 is isotropic; margin: separation of the classes, 0 leaves nothing to
+        learn; clip: bound on the absolute value of a feature, a public constant.
     """
     sizes = {"dimension": dimension, "train_records": train_records, "test_records": test_records}
     d, train, test = (check.integer_at_least(1, **{name: value}) for name, value in sizes.items())

@@ -35,8 +35,8 @@ class Task:
     """Records on nodes, a model and a loss.
 
     Attributes:
-        features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
-        targets: shape (N,); int64 classes ("classification") or float32 values ("regression").
+        features: train records, shape (N, ...), as float32 or int64. targets: shape (N,); int64 classes
+            ("classification") or float32 values ("regression").
         build_module: returns a new module for batches (records, ...); its random initial values come from torch's
             global generator, which is seeded around the call. For worker processes it must be picklable.
         loss: (output of one record, target of one record) -> scalar.
@@ -48,9 +48,8 @@ class Task:
         from_records: other quantities computed from the private records and declared public, in words, as by
             `preconditioned`; every guarantee of a run says that it does not cover them.
         earlier_records: digests of the train records before they were preconditioned.
-        record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
-            `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
-            guarantee for fewer is refused.
+        record_owners: nodes that may hold one record, as a number, groups of nodes or `mfdl.privacy.Owners`: your
+            claim. Default 1: no record, nor a copy of one, is held by two nodes. A guarantee for fewer is refused.
         node_labels: of the graph that the task is for, in index order. None: any graph with as many nodes.
     Raises: UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
     """
@@ -174,14 +173,10 @@ class Task:
             )
         words = f"preconditioner of train records ({from_records.strip()})" if from_records.strip() else ""
         return dataclasses.replace(
-            self,
-            name=f"{self.name}, preconditioned by {chosen.source}",
-            features=chosen(self.features),
-            test_features=chosen(self.test_features),
-            lipschitz=None,
-            earlier_records=train,
+            self, name=f"{self.name}, preconditioned by {chosen.source}", features=chosen(self.features),
+            test_features=chosen(self.test_features), lipschitz=None, earlier_records=train,
             from_records="; ".join(filter(None, [self.from_records, words])),
-        )
+        )  # fmt: skip
 
     def module_with(self, parameters: Any, seed: int | None = None) -> torch.nn.Module:
         """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
@@ -285,21 +280,13 @@ class Task:
         )
         model = modules.PerRecordModel(module.to(device=device), self.loss)
         return TaskInstance(
-            task=self,
-            seed=seed,
-            period=math.lcm(*periods),
-            features=features,
-            targets=tensor(padded(self.targets)),
-            mask=tensor(mask),
-            record_index=tensor(index),
+            task=self, seed=seed, period=math.lcm(*periods), features=features,
+            targets=tensor(padded(self.targets)), mask=tensor(mask), record_index=tensor(index),
             public_batch_sizes=torch.tensor(self.public_batch_sizes(periods, seed), device=device),
-            initial_parameters=model.initial_row().to(dtype).repeat(self.num_nodes, 1),
-            test_features=test_features,
-            test_targets=tensor(self.test_targets),
-            model=model,
-            activations=model.activation_size(test_features),
+            initial_parameters=model.initial_row().to(dtype).repeat(self.num_nodes, 1), test_features=test_features,
+            test_targets=tensor(self.test_targets), model=model, activations=model.activation_size(test_features),
             node_periods=None if len(set(periods)) == 1 else periods,
-        )
+        )  # fmt: skip
 
 
 def from_module(

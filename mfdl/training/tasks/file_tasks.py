@@ -44,10 +44,8 @@ from .table_records import (
     test_table,
 )
 
+# `logistic` is `linear` with cross entropy, and says that the target holds classes
 MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
-"""Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
-
-HIDDEN = 64
 LISTS = ("classes", "features", "drop", "ranges")  # options whose values may be followed by others: drop=id,name
 SCALING = ("standardise", "standardize", "normalise", "normalize", "scale", "scaling")
 _FILE = re.compile(
@@ -176,14 +174,11 @@ def task_of_records(
     names = ("kind", "features", "targets", "test_features", "test_targets")
     same: dict[str, Any] = {name: getattr(records, name) for name in names}
     return from_module(
-        f"{records.target}-{word}",
-        graph,
-        **same,
-        build_module=build,
+        f"{records.target}-{word}", graph, **same, build_module=build,
         loss=_squared_error if records.kind == "regression" else torch.nn.functional.cross_entropy,
         partition="uniform" if partition is None else partition,
         public_constants="none" if public else f"which classes occur in column {records.target!r}",
-    )
+    )  # fmt: skip
 
 
 def _model(
@@ -196,7 +191,7 @@ def _model(
     require_known(f"model for {records.kind}", model, MODELS[records.kind])
     inputs, outputs = records.features[0].size, len(records.classes) or 1
     if model == "mlp":
-        units = HIDDEN if hidden is None else check.integer_at_least(1, hidden=hidden)
+        units = 64 if hidden is None else check.integer_at_least(1, hidden=hidden)
         build = functools.partial(relu_network, inputs, units, outputs)
     else:
         model, build = "linear", functools.partial(linear_from_zero, inputs, outputs)
@@ -239,9 +234,9 @@ class FileSummary:
 
     Attributes:
         format, rows: of the file, without test records of another file; empty for a task that is no data file.
-        kind: None if it is not certain. classes: labels in the order of their numbers. features: of a record.
-        records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
-        task, content_hash: of the task on a graph; None without a graph. refused: why there is no task, or None.
+        kind: None if uncertain. classes: labels in the order of their numbers. features: of a record. records_of_nodes:
+            the fewest and the most train records of a node; None without a graph or a column of nodes.
+        task, content_hash: None without a graph. refused: why there is no task, or None.
     """
 
     path: str
@@ -315,7 +310,6 @@ def _task_facts(task: Task) -> dict[str, Any]:
 
 
 SUPPLIED = ("graph", "num_nodes", "graph_or_num_nodes", "data_home")
-EXAMPLE = "mytasks.py:make_task"
 _PYTHON = re.compile(r"(?P<path>.+?\.py)(?::(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
 _MODULE = "_mfdl_task_file"
 
@@ -344,7 +338,7 @@ def parse_module_text(text: str) -> ModuleText | None:
     if not function.isidentifier():
         raise InvalidInput(
             f"a task file is written {match['path']}:FUNCTION, with FUNCTION the name of a function that makes a task, "
-            f"got {text.strip()!r}; e.g. {EXAMPLE}."
+            f"got {text.strip()!r}; e.g. mytasks.py:make_task."
         )
     return ModuleText(match["path"], function, tuple(map(setting, rest.split(","))) if rest.strip() else ())
 
@@ -442,12 +436,8 @@ def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
 def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
     names = _parameters(function)
     given = graphs.resolved_name(graph)
-    known = {
-        "graph": given.networkx() if isinstance(given, graphs.SparseGraph) else given,
-        "num_nodes": num_nodes,
-        "data_home": data_home,
-    }
-    known["graph_or_num_nodes"] = known["graph"]
+    network = given.networkx() if isinstance(given, graphs.SparseGraph) else given
+    known = {"graph": network, "graph_or_num_nodes": network, "num_nodes": num_nodes, "data_home": data_home}
     first = _first(names)
     if first is None:
         raise InvalidInput(f"task file {where} must take the graph, or its num_nodes; write def FUNCTION(graph): ...")

@@ -1,7 +1,7 @@
 """One seed of a task: records on nodes and in steps, and clipped gradients of all nodes at once.
 
-Instances of one task with the same period can be stacked along the nodes, run after run, so that the gradients of
-several runs are taken in one call; each row is that of the run alone, up to rounding.
+Instances with the same period can be stacked along the nodes, so that one call takes the gradients of several runs;
+each row is that of the run alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class TaskInstance:
         public_batch_sizes: float64 (n,), ceil(records of u / b): the divisors, which do not follow the mask; the number
             of records of a node counts as public.
         initial_parameters: (n, d), all rows equal: public, drawn before any data are used.
-        activations: numbers that the module puts out for one record, by which work is cut into parts.
-        node_periods: b_u of each node; None: b at every node.
+        activations: numbers that the module puts out for one record. node_periods: b_u; None: b at every node.
         whole, nodes: the instance of all nodes, and the indices of these; None: all. n then counts these.
     """
 
@@ -96,8 +95,7 @@ class TaskInstance:
         parts: dict[str, Any] = {name: getattr(self, name)[at] for name in names}
         return dataclasses.replace(self, **parts, node_periods=periods, whole=self, nodes=nodes)
 
-    def with_records(self, **parts: Any) -> TaskInstance:
-        """The same model on other records, with the inspected rule of clipping."""
+    def with_records(self, **parts: Any) -> TaskInstance:  # keeps the inspected way of clipping
         other = dataclasses.replace(self, **parts)
         vars(other)["_record_clipping"] = self._record_clipping
         return other
@@ -235,8 +233,8 @@ class TaskInstance:
         self._check_models(models)
         metrics.require_measured(metrics.requested(measured), self.task.kind, self.task.name)
         result = evaluate([self], models, measured, average)
-        of_nodes = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
-        return dataclasses.replace(result, metrics=of_nodes)
+        scalars = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
+        return dataclasses.replace(result, metrics=scalars)
 
     def test(self, rows: torch.Tensor) -> Evaluation:
         classes = self.task.kind == "classification"

@@ -29,11 +29,9 @@ from .stacked_layers import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
-
 PROBE_RECORDS = 4
 BROADCASTS = "Using a target size"  # how torch's losses warn that they repeat a target over the outputs
-INDEPENDENCE_TOLERANCE = 1e-5
-"""Relative change of a record's output, when the records beside it change, that counts as rounding."""
+INDEPENDENCE_TOLERANCE = 1e-5  # relative change of a record's output, beside other records, that counts as rounding
 
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
@@ -83,10 +81,7 @@ class PerRecordModel:
 
     @functools.cached_property
     def _places(self) -> dict[str, str]:
-        """The name of the parameter at each place of the module.
-
-        `functional_call` would restore a parameter wrongly where a module occurs at several places.
-        """
+        """The name of the parameter at each place, as `functional_call` would restore one at several places wrongly."""
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         return {
             f"{path}.{parameter_name}" if path else parameter_name: names[id(parameter)]
@@ -99,7 +94,7 @@ class PerRecordModel:
         return sum(self._sizes)
 
     def initial_row(self) -> torch.Tensor:
-        """The parameters as they were built, shape (d,): float32, or float64 if one of them is."""
+        """The parameters as they were built, (d,): float32, or float64 if one of them is."""
         with torch.no_grad():
             row = torch.cat([p.reshape(-1) for p in self.module.parameters() if p.requires_grad])
         return row.to(torch.promote_types(row.dtype, torch.float32))
@@ -155,10 +150,7 @@ class PerRecordModel:
         targets: torch.Tensor,
         weights: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        """The derivatives of all losses (n, B), added up with weights, by variables of the outputs.
-
-        By copies of a parameter for each record they are the gradients of the records: one pass backward for all.
-        """
+        """Derivatives of all losses (n, B), added up with weights, by variables: by copies for each record, its own."""
         if self._is_cross_entropy(outputs, targets):  # softmax less one at the class
             classes = targets.unsqueeze(-1)
             scores = outputs.detach().softmax(-1)
@@ -212,10 +204,7 @@ class PerRecordModel:
 
 
 def in_types(module: torch.nn.Module, dtype: torch.dtype) -> torch.dtype:
-    """The type of features for a module that trains in `dtype`, to which a module of one wide type is cast.
-
-    Modules in half precision, and of several types, keep theirs; everything else is done in `dtype`.
-    """
+    """The type of features for a module, which is cast to `dtype` unless of half precision or several types."""
     types = {p.dtype for p in module.parameters()}
     if types <= {torch.float32} or types <= {torch.float64}:
         module.to(dtype)
@@ -223,7 +212,6 @@ def in_types(module: torch.nn.Module, dtype: torch.dtype) -> torch.dtype:
 
 
 def inputs(module: torch.nn.Module, features: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Records as inputs of a module of a task (`in_types`); integers stay integers."""
     dtype, records = in_types(module, dtype), torch.tensor(features)
     return records.to(dtype) if records.is_floating_point() else records
 
@@ -266,9 +254,7 @@ def _way_out(function_name: str) -> str:
 
 
 class _FailedCall(TorchFunctionMode):
-    """The name of the function of torch that failed."""
-
-    name = ""
+    name = ""  # of the function of torch that failed
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

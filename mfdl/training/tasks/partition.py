@@ -1,11 +1,11 @@
 """Owners of the records, and the steps in which a record takes part.
 
-A partition describes the simulated world, and no guarantee covers the act of dealing records out: neighbouring data
-sets are the same owners with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour
-with `Fixed(task.owners(seed))`. The map from records to steps is public and the same in all epochs (`record_index`).
+No guarantee covers the act of dealing records out: neighbouring data sets are the same owners with a record changed.
+Where the draw reads the targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`. The map from
+records to steps is public and the same in all epochs (`record_index`).
 
 Random orders come from the raw words of a bit generator and the hash of `SeedSequence`, which every version of numpy
-repeats. Nothing here is secret: noise keys are in `training.keys`.
+repeats. Nothing here is secret.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from ...spec import Entry, Registry
 
 Rows = NDArray[np.int64]
 Period = int | Sequence[int]  # steps per epoch: one number for all nodes, or one per node
-
-
 __all__ = ["Dirichlet", "Fixed", "Partition", "Uniform", "dealt", "parse"]
 
 
@@ -107,9 +105,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
 class Uniform(Partition):
     """A uniform random split into equal sizes; the first nodes hold one more where n does not divide N."""
 
-    @property
-    def text(self) -> str:
-        return "uniform"
+    text = "uniform"
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         return np.array_split(permutation(seed, NODE_SPLIT, len(targets)), num_nodes)
@@ -293,11 +289,9 @@ def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[
     return index
 
 
+# purposes with streams of their own, so that changing one leaves the others alone
 DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL, NODE_SHARES, SYNTHETIC_DATA = range(6)
-"""Purposes with streams of their own, so that changing one leaves the others alone."""
-
-DATA_SPLIT_SEED = 0
-"""Seed of every train and test split, one for all runs: the seeds of a run never move a record across it."""
+DATA_SPLIT_SEED = 0  # of every train and test split: the seeds of a run never move a record across it
 
 
 def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:

@@ -3,8 +3,7 @@
 Gradient descent learns direction j at the rate eta lambda_j; features x -> M (x - c) with M near lambda^(-1/2) make
 all directions alike. A model with first weights V on the new features has the weights V M on the old ones: training is
 gradient descent preconditioned by M^2, with gradients clipped after M. M and c are functions of public numbers, so
-every sensitivity stands. `Task.preconditioned` applies it, and in a loop of your own
-`node.step(preconditioner(features), targets)`.
+every sensitivity stands. In a loop of your own it is `node.step(preconditioner(features), targets)`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,9 @@ from ...matrices import read_only
 from ...spec import Entry, Registry
 
 PRECONDITIONERS: Registry[Entry] = Registry("preconditioner", supplied=("num_features",), by_position=True)
-LARGEST_RATIO = 1e6
-"""Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
+LARGEST_RATIO = 1e6  # of singular values of M: beyond it float32 features lose a direction to rounding
 RIDGE = 1e-3  # share of the mean eigenvalue that is added to every eigenvalue of public features
 Features = TypeVar("Features", NDArray[Any], torch.Tensor)
-
-__all__ = ["Preconditioner", "parse"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,13 +126,11 @@ class Preconditioner:
             raise InvalidInput(
                 f"features must be vectors of {self.num_features} entries, got shape {tuple(features.shape)}."
             )
+        if not getattr(features.dtype, "is_floating_point", getattr(features.dtype, "kind", "") == "f"):
+            raise InvalidInput(f"features must be of a real floating-point type, got {features.dtype}.")
         if isinstance(features, torch.Tensor):
-            if not features.is_floating_point():
-                raise InvalidInput(f"features must be of a real floating-point type, got {features.dtype}.")
             mapped = torch.as_tensor(self._mapped(features.detach().double().cpu().numpy()))
             return mapped.to(device=features.device, dtype=features.dtype)
-        if not np.issubdtype(features.dtype, np.floating):
-            raise InvalidInput(f"features must be of a real floating-point type, got {features.dtype}.")
         return self._mapped(features.astype(np.float64)).astype(features.dtype)
 
     def weights(self, weights: ArrayLike) -> FloatArray:

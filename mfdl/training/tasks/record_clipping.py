@@ -57,7 +57,6 @@ class _Linear:
     settings = ()
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Factors of (n, B, *, I) inputs and (n, B, *, O) backprops."""
         a, b = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
         return clipping.Factors(a, b, with_bias)
 
@@ -82,7 +81,6 @@ class _Convolution:
         return self.stride, self.padding, self.dilation, self.groups
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Factors of (n, B, *, channels, *places) inputs and (n, B, *, outputs, *places) backprops."""
         kernel = tuple(self.weight.shape[2:])
         axes = len(kernel)
         n, B = backprops.shape[:2]
@@ -203,7 +201,7 @@ class RecordClipping:
 
     @classmethod
     def from_model(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
-        """The cheaper way for a checked model, the same on every device."""
+        """The cheaper way, the same on every device."""
         layers = _factorable(model, record, target)
         if model.chain is None or any(layer.positions > 1 for layer in layers.values()):
             layers = {name: layer for name, layer in layers.items() if layer.is_cheaper}
@@ -212,7 +210,6 @@ class RecordClipping:
         return cls(model, layers)
 
     def record_size(self, activations: int, num_slots: int) -> int:
-        """Numbers that one record takes in `sums`, with its share of its node's."""
         plain = self.model.dimension - sum(layer.entries for layer in self.layers.values())
         size = 3 * plain + 4 * activations  # gradients, their finite copy and their products; forward and backward
         if self.layers:  # factors, patches and float64 copies; the sums in float64 and rounded
@@ -235,7 +232,8 @@ class RecordClipping:
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         """
         rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
-        if not self._factors_within(rule):
+        part_of = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}
+        if any(part_of[layer.bias or name] != part_of[name] for name, layer in self.layers.items()):  # clipped apart
             return dataclasses.replace(self, layers={}).sums(rows, features, targets, mask, rule, scales)
         if self.layers:
             plain, factors = self._gradients(rows, features, targets)
@@ -264,11 +262,6 @@ class RecordClipping:
                 if bias is not None:
                     views[bias].view(total.shape[:-1]).copy_(total[..., -1])
         return _voted(self.model, out, votes)
-
-    def _factors_within(self, rule: ClipRule) -> bool:
-        """Whether no bias is factored with a weight that is clipped apart from it."""
-        part = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}
-        return all(part[layer.bias or name] == part[name] for name, layer in self.layers.items())
 
     @torch.enable_grad()
     def _gradients(

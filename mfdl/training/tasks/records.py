@@ -1,9 +1,8 @@
 """Records as checked copies of a caller's arrays, tensors, tables of pandas or torch Datasets; digests of code.
 
-Functions that compute different things have different digests: code, constants, defaults, closures, arguments of
-partials, attributes of callable objects, and layers of modules with the code of their forward. Tensors and arrays enter
-by their content, others by their repr: an object whose repr hides its state may be missed, so unseeded runs do not rest
-on this.
+Functions that compute different things have different digests: of code, constants, defaults, closures, arguments and
+attributes. Tensors and arrays enter by their content, others by their repr: an object whose repr hides its state may be
+missed, so unseeded runs do not rest on this.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from ... import check
 from ...errors import InvalidInput
 
 ARRAYS = ("features", "targets", "test_features", "test_targets")
-PAIR = "a pair (features, target)"
 
 
 def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +86,8 @@ def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]
     if not isinstance(item, tuple | list) or len(item) != 2:
         got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.brief(item)
         raise InvalidInput(
-            f"{name} must hold {PAIR} for each record, got {got} at item {row}; wrap it in a Dataset that gives pairs, "
-            "such as torch.utils.data.TensorDataset(features, targets)."
+            f"{name} must hold a pair (features, target) for each record, got {got} at item {row}; wrap it in a "
+            "Dataset that gives pairs, such as torch.utils.data.TensorDataset(features, targets)."
         )
     for part in item:
         if type(part).__module__.startswith("PIL."):

@@ -55,7 +55,6 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether no hook and no autocast changes a call of the module."""
     if _has_any_global_hook() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
     facts = map(vars, module.modules())
@@ -159,6 +158,5 @@ class _WrittenOut(TorchFunctionMode):
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """Replaces fused calls inside; attention takes torch's own unfused way."""
     with sdpa_kernel(SDPBackend.MATH), _WrittenOut():
         yield

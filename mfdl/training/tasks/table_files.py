@@ -28,7 +28,6 @@ from ...errors import InvalidInput, did_you_mean
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "<na>", "?"})  # texts that stand for no value, in lower case
 TRUTH = {"true": 1.0, "false": 0.0}
-LISTED_NAMES = 12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +48,6 @@ class TableColumn:
 
     @functools.cached_property
     def missing(self) -> NDArray[np.bool_]:
-        """Cells without a value: empty ones, NaN and the texts of MISSING."""
         missing = np.isnan(self._floats)
         if self.is_text:
             missing[missing] = [text.lower() in MISSING for text in self.cells[missing]]
@@ -126,7 +124,6 @@ class TableColumn:
 
     @property
     def has_decimal_commas(self) -> bool:
-        """Whether words are numbers once each comma is a point."""
         cells = self.cells[~self.missing] if self.kind == "words" else ()
         return len(cells) > 0 and all(_number(str(cell).replace(",", ".")) is not None for cell in cells)
 
@@ -210,14 +207,13 @@ class DataTable:
 
 
 def unknown_column(where: str, name: str, option: str, known: Sequence[str]) -> InvalidInput:
-    some = ", ".join(known[:LISTED_NAMES]) + (f", ... ({len(known)} columns)" if len(known) > LISTED_NAMES else "")
+    some = ", ".join(known[:12]) + (f", ... ({len(known)} columns)" if len(known) > 12 else "")
     return InvalidInput(f"{option}: {where} has no column {name!r}{did_you_mean(name, known)} Columns: {some}.")
 
 
 MAX_ENTRIES = 2**31  # largest size of a dense table
-HEADER = 2**20  # characters within which names of columns end
 ARCHIVE_ARRAYS = ("X", "y", "X_test", "y_test", "node")
-OTHER_FORMATS = {
+OTHER_FORMATS = {  # and how to get one that is read
     **dict.fromkeys((".txt", ".dat", ".data", ".tab"), "rename it to .csv or .tsv if it is a table of text"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV, or pandas.read_excel(...).to_csv(..., index=False)"),
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), "pandas.read_json(...).to_csv(..., index=False)"),
@@ -228,7 +224,6 @@ OTHER_FORMATS = {
     ".arff": "scipy.io.arff.loadarff(...) and pandas.DataFrame(...).to_csv(..., index=False)",
     **dict.fromkeys((".zip", ".xz", ".bz2", ".zst", ".tar", ".tgz"), "unpack it"),
 }
-"""Suffixes of data in other formats, and how to get one that is read."""
 
 _COMPRESSED = {b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "compressed by xz", b"BZh9": "compressed by bzip2"}
 _COMPRESSED |= {b"\x28\xb5\x2f\xfd": "compressed by zstd", b"PAR1": "a Parquet file", b"\x93NUMPY": "a NumPy array"}
@@ -301,7 +296,6 @@ def _texts(path: Path) -> str:
 
 
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Number of the last line and stripped fields of each row that is not blank."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
     try:
         for row in reader:
@@ -316,7 +310,7 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
 
 def _read_csv(path: Path) -> DataTable:
     text = _texts(path)
-    header = re.sub('"[^"]*"', "", text[:HEADER]).lstrip("\r\n").partition("\n")[0].partition("\r")[0]
+    header = re.sub('"[^"]*"', "", text[: 2**20]).lstrip("\r\n").partition("\n")[0].partition("\r")[0]
     # A task needs two columns, so a header without a comma that holds another separator was written with it.
     separator = next((mark for mark in ";\t" if "," not in header and mark in header), ",")
     return _separated(path, text, separator, "CSV")
@@ -447,21 +441,19 @@ def _archive_table(
     flat = x.reshape(len(x), -1)
     _require_dense(path, flat.shape)
     return DataTable(
-        repr(path.name),
-        "NumPy archive",
+        repr(path.name), "NumPy archive",
         tuple(TableColumn(str(index), _cells(flat[:, index])) for index in range(flat.shape[1])),
         target=TableColumn("y", _cells(arrays[target])),
         node=TableColumn("node", _cells(sides["node"])) if "node" in sides else None,
-        record_shape=x.shape[1:] if x.ndim > 2 else None,
-        test=test,
-    )
+        record_shape=x.shape[1:] if x.ndim > 2 else None, test=test,
+    )  # fmt: skip
 
 
 def _cells(array: NDArray[Any]) -> NDArray[Any]:
     return _text_column("", [text.strip() for text in array.tolist()]).cells if array.dtype.kind == "U" else array
 
 
-READERS: dict[str, Callable[[Path], DataTable]] = {
+READERS: dict[str, Callable[[Path], DataTable]] = {  # by the suffix of a file
     ".csv": _read_csv,
     ".tsv": lambda path: _separated(path, _texts(path), "\t", "TSV"),
     ".parquet": _read_parquet,
@@ -469,4 +461,3 @@ READERS: dict[str, Callable[[Path], DataTable]] = {
     ".svm": _read_libsvm,
     ".npz": _read_npz,
 }
-"""Functions that read a file, by its suffix."""

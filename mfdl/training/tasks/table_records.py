@@ -23,10 +23,8 @@ from .partition import split_rows
 from .table_files import DataTable, TableColumn, format_suffix, number_label, read_table, unknown_column
 
 TEST_FRACTION = 0.2
-KINDS = ("regression", "classification")
 MAX_CLASSES = 1000
 EVERY_OTHER = "*"  # stands for all features without a range of their own
-BOTH_WAYS = "say kind=regression or kind=classification"
 Ranges = Mapping[str, tuple[float, float]]
 
 
@@ -57,7 +55,7 @@ class TableOptions:
         for name, value in given.items():
             object.__setattr__(self, name, value)
         if self.kind is not None:
-            require_known("kind", self.kind, KINDS)
+            require_known("kind", self.kind, ("regression", "classification"))
         if self.features is not None and self.drop:
             raise InvalidInput("features and drop exclude each other: features are the only ones; leave out drop.")
         if self.test_fraction is not None:
@@ -201,7 +199,7 @@ def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind
         if target.kind == "integers":
             raise InvalidInput(
                 f"kind must be given for target {target.name!r} of {where}, whose integers may be amounts or classes; "
-                f"{BOTH_WAYS}."
+                "say kind=regression or kind=classification."
             )
         return "classification" if words else "regression"
     if kind == "regression" and target.kind == "words":
@@ -255,7 +253,6 @@ def table_records(table: DataTable, options: TableOptions, test: DataTable | Non
 
 
 def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
-    """The table of test records: of the test file, of the same file, or None."""
     if options.test is None:
         return table.test
     if table.test is not None:
@@ -271,7 +268,7 @@ def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
 
 
 def _same_features(table: DataTable, test: DataTable) -> tuple[DataTable, DataTable]:
-    """Both tables; in LIBSVM files, which leave out zeros, with the features of both."""
+    """Both tables; LIBSVM files leave out zeros, and get the features of both."""
     if not (table.format == test.format == "LIBSVM"):
         return table, test
     indices = sorted({*table.by_name, *test.by_name}, key=int)  # exact: integers
@@ -360,7 +357,7 @@ def _targets(table: DataTable, column: TableColumn, classes: tuple[str, ...], ra
 
 
 def _classes(kind: Kind, options: TableOptions, pairs: Sequence[tuple[DataTable, TableRoles]]) -> tuple[str, ...]:
-    """Labels in the order of their numbers: as given, else those of all records, numbers before words."""
+    """Labels in the order of their numbers: as given, else those of all records."""
     if kind == "regression":
         return ()
     if options.classes is not None:
@@ -390,7 +387,7 @@ def _as_number(label: str) -> str:
 
 
 def _split(table: DataTable, labels: list[str] | None, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train on and rows held back, the same in all runs: of all, or of each node with two records or more."""
+    """Rows to train on and rows held back: of all, or of each node with two records or more."""
     if labels is None:
         train, test = split_rows(table.num_rows, fraction)
     else:
