@@ -288,7 +288,7 @@ def correlated_graph(
     radii = 2.3 + 3.7 * std / (std.max() or 1.0) if few else np.full(len(labels), 2.3)
     tips = [f"{label}: std {style.plain(float(value))}" for label, value in zip(labels, std, strict=True)]
     dots: dict[str, Any] = {"color": style.INK, "edgecolors": style.GROUND, "linewidths": 1.1, "clip_on": False}
-    axes.scatter(*spots.T, (2 * radii) ** 2, urls=tips, gid=style.css("node"), zorder=3, **dots)
+    axes.scatter(spots[:, 0], spots[:, 1], (2 * radii) ** 2, urls=tips, gid=style.css("node"), zorder=3, **dots)
     if few:
         names = {label: style.short_name(str(label)) for label in labels}
         name_nodes(axes, graph, layout, names, float(radii.max() * 2) ** 2)
