@@ -65,7 +65,6 @@ WANTED = {  # by the name of a class: its objects in words with an example; how 
 
 
 def instance(*kinds: type, **named: Any) -> None:
-    """An object of one of these classes, whose words are in WANTED."""
     name, value = name_and_value(named)
     if not isinstance(value, kinds):
         wanted, _, ways = zip(*(WANTED[kind.__name__].partition("; ") for kind in kinds), strict=True)
@@ -102,7 +101,6 @@ def listed(contents: str, **named: Any) -> list[Any]:
 
 
 def mapping(contents: str, **named: Any) -> Mapping[Any, Any]:
-    """A dictionary of `contents`, or another mapping."""
     name, value = name_and_value(named)
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{name} must be a dictionary of {contents}, got {brief(value)}.")
@@ -125,7 +123,6 @@ def texts(**named: Any) -> tuple[str, ...]:
 
 
 def path(**named: Any) -> Path:
-    """A path, given as text or as a path."""
     name, value = name_and_value(named)
     try:
         return Path(value)
@@ -163,7 +160,6 @@ def integer(**named: Any) -> int:
 
 
 def integer_at_least(minimum: int, **named: Any) -> int:
-    """An integer >= minimum (bool is not an integer here)."""
     name, value = name_and_value(named)
     number = minimum - 1
     with contextlib.suppress(TypeError):
@@ -255,7 +251,6 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
 
 
 def square_array(**named: Any) -> FloatArray:
-    """An own float64 copy of a finite square matrix."""
     name, _ = name_and_value(named)
     array = finite_array(2, **named)
     if array.shape[0] != array.shape[1]:
@@ -279,7 +274,6 @@ def device(**named: Any) -> None:
 
 
 def trained_in(**named: Any) -> None:
-    """A dtype of torch that models and gradients may have: float32 or float64."""
     name, value = name_and_value(named)
     import torch  # only a task or a run has one
 

@@ -262,7 +262,6 @@ _OF_LIBRARIES = _by_name(
 
 
 def names() -> tuple[str, ...]:
-    """Names of all files that `fetch` knows."""
     return (*REGISTRY, *_OF_LIBRARIES)
 
 
@@ -350,8 +349,7 @@ def status(data_home: Folder = None) -> list[FileStatus]:
     return rows
 
 
-A9A_FEATURES = 123
-"""Features of a9a; the largest index in a9a.t is 122."""
+A9A_FEATURES = 123  # Features of a9a; the largest index in a9a.t is 122
 
 
 def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[FloatArray, NDArray[np.int64]]:

@@ -127,7 +127,6 @@ def _image(figure: Figure | None) -> str:
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """One line a row, under these columns, also without any row."""
     installed = errors.imported("pandas", "a data frame", "take rows(), which gives plain dictionaries")
     frame: pandas.DataFrame = installed.DataFrame(list(rows), columns=list(columns))
     return frame

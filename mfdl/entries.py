@@ -27,16 +27,12 @@ BLOCK = 256
 MAX_DENSE_BYTES = 4 * 2**30
 COMPUTED = 2.0**-44
 """How far the entries of an operator may be off, relative to its largest: some hundred roundings."""
-FEW_BITS = 24
-"""A number that was rounded to float64 has more, save one in 2^29."""
-NEXT_TO = Fraction(1, 2**50)
-"""Of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2."""
+FEW_BITS = 24  # a number that was rounded to float64 has more, save one in 2^29
+NEXT_TO = Fraction(1, 2**50)  # of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2
 MAX_FACTOR_ENTRIES = 200_000
 """Of each factor of a matrix, and of the product: a few seconds of rational arithmetic."""
-RANK_TOLERANCE = 2.0**-40
-"""How far rows of computed products may be off, relative to their norms."""
-SMALLEST = 1e-300
-"""Size of a Fraction below which float64 has fewer digits."""
+RANK_TOLERANCE = 2.0**-40  # how far rows of computed products may be off, relative to their norms
+SMALLEST = 1e-300  # size of a Fraction below which float64 has fewer digits
 
 
 def as_fractions(matrix: Any, max_denominator: int = 4096, *, decimals: bool = False) -> NDArray[Any]:
@@ -140,7 +136,6 @@ def exact_entries(name: str, given: Any) -> Any:
 
 
 def _product(name: str, factors: list[Any]) -> NDArray[Any]:
-    """The exact product, of Fractions."""
     shapes = [factor.shape for factor in factors]
     if any(left[1] != right[0] for left, right in itertools.pairwise(shapes)):
         raise InvalidInput(f"factors of {name} must fit each other, got shapes {shapes}.")
@@ -221,8 +216,6 @@ def refuse_huge(rows: int, columns: int) -> None:
 
 
 class Stacked(LinearOperator):
-    """Operators on top of each other."""
-
     def __init__(self, parts: list[LinearOperator]) -> None:
         self.parts = parts
         self.bounds = np.cumsum([0, *(p.shape[0] for p in parts)])

@@ -135,16 +135,12 @@ def _nearest(package: str, name: str) -> str:
 
 
 WORDS = {
-    "train": "mfdl.replay(mechanism, task)",
-    "fit": "mfdl.replay(mechanism, task)",
-    "load_graph": "mfdl.graphs.load(name)",
-    "load_task": "mfdl.tasks.load(name)",
+    "train": "mfdl.replay(mechanism, task)", "fit": "mfdl.replay(mechanism, task)",
+    "load_graph": "mfdl.graphs.load(name)", "load_task": "mfdl.tasks.load(name)",
     "privacyengine": "mfdl.PrivateNode, in a loop of your own",
     "make_private": "mfdl.calibrate(algorithm, privacy, mu=...)",
     **dict.fromkeys(("epsilon", "get_epsilon"), "mfdl.account(algorithm, privacy, noise_std=...).epsilon(delta)"),
-    "compose": "guarantee.compose_with(other)",
-    "optimize": "mfdl.factorization.factorize",
-    "factorize": "mfdl.factorization.factorize",
-    "mafalda": "mfdl.algorithms.mafalda",
-}
+    "compose": "guarantee.compose_with(other)", "optimize": "mfdl.factorization.factorize",
+    "factorize": "mfdl.factorization.factorize", "mafalda": "mfdl.algorithms.mafalda",
+}  # fmt: skip
 """What newcomers look for in `mfdl`, in lower case, and where it is."""

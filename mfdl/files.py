@@ -163,13 +163,11 @@ class NotDelivered(Exception):
 
 
 def reason(error: BaseException) -> str:
-    """First line of an error, short enough for one message."""
     text = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file in hex."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-EPS = float(np.finfo(np.float64).eps)
-"""Distance from 1 to the next float, 2^-52."""
-UNIT = EPS / 2
-"""Unit roundoff: the largest relative error of one rounded operation."""
+EPS = float(np.finfo(np.float64).eps)  # distance from 1 to the next float, 2^-52
+UNIT = EPS / 2  # unit roundoff: the largest relative error of one rounded operation
 ROUNDING = 16 * EPS
 """Remainder that counts as zero: a handful of roundings; only where a true one cannot be as small."""
 RANK_TOLERANCE = 1e-12

@@ -17,13 +17,10 @@ from typing import Annotated, TypeVar
 from .errors import InvalidInput, require_known
 
 WORDS = {
-    "loss": "test loss",
-    "accuracy": "test accuracy",
-    "train_loss": "train loss",
-    "average_loss": "test loss of the average model",
-    "average_accuracy": "test accuracy of the average model",
+    "loss": "test loss", "accuracy": "test accuracy", "train_loss": "train loss",
+    "average_loss": "test loss of the average model", "average_accuracy": "test accuracy of the average model",
     "average_train_loss": "train loss of the average model",
-}
+}  # fmt: skip
 METRICS = tuple(name for name in WORDS if name not in ("loss", "accuracy"))
 """Those on request: the loss of each node's model over all train records of all nodes, and test loss, test accuracy and
 train loss of the average of all nodes' models, one number for all nodes."""

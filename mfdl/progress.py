@@ -1,13 +1,12 @@
 """Progress of long computations: rows with time left in a terminal or notebook, calls of a user's function, or nothing.
 
 In: `progress=` of a function that may take long. "auto" shows rows if stderr is a terminal or this is a notebook, lines
-in a log during a command (`in_logs`), and nothing under pytest, in CI or in a worker process. The environment variable
-`MFDL_PROGRESS` decides for "auto": 0 never, 1 always. True always shows them, False and None never; a function is
-called with the arguments that its caller documents.
+in a log during a command (`in_logs`), and nothing under pytest, in CI or in a worker process; the environment variable
+`MFDL_PROGRESS` overrides it: 0 never, 1 always. True always shows them, False and None never.
 
 All work of a process shares one screen: work inside other work adds a row below it, and a row appears only after
 `SHOWN_AFTER` seconds. The worker counts in plain attributes, which a thread of the screen reads `PER_SECOND` times a
-second; so a step costs the same whether it is shown or not. rich is imported only when something is drawn.
+second. rich is imported only when something is drawn.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class Silent:
     counts = False
 
     def status(self, doing: str) -> contextlib.AbstractContextManager[Any]:
-        """For as long as something of unknown length takes."""
         return contextlib.nullcontext()
 
     def bar(self, doing: str, total: float | None, *, unit: str = "") -> contextlib.AbstractContextManager[Advance]:

@@ -22,10 +22,8 @@ from .errors import InvalidInput
 from .gossip import Gossip
 from .spec import Entry, Registry, parse, storable
 
-StepWeights: TypeAlias = Callable[[int], FloatArray]
-"""A weight for each of T steps, shape (T,)."""
-MODELS: Registry[Entry] = Registry("released model", by_position=True)
-"""Functions to the weights a_r, by name."""
+StepWeights: TypeAlias = Callable[[int], FloatArray]  # A weight for each of T steps, shape (T,)
+MODELS: Registry[Entry] = Registry("released model", by_position=True)  # functions to the weights a_r, by name
 
 
 @storable
@@ -37,8 +35,6 @@ class ReleasedModel:
         model: "last"; "average:M", the mean of the last M models of each node; "exponential:M", the mean of all of
             them, weights halved every M steps back from the end. "average:M+G" says `rounds_of_gossip` too.
         rounds_of_gossip: G >= 0 averaging rounds after training, of what is released and nothing else.
-
-    Raises: InvalidInput: an unknown name, numbers that are no such ones, rounds given twice.
 
     >>> ReleasedModel("average:2").weights_by_step(4)
     array([0. , 0. , 0.5, 0.5])

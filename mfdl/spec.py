@@ -122,12 +122,8 @@ class Parameter:
 class Entry:
     """What a name stands for. Registries with further facts about their entries take a subclass.
 
-    Attributes:
-        kind: what is named, in refusals: "graph".
-        build: what is called.
-        example: a complete text; default the name.
-        fixed: arguments that the name decides.
-        supplied: names of parameters that the caller of the registry supplies, so that no text sets them.
+    Attributes: kind: what is named, in refusals: "graph"; example: a complete text, default the name; fixed: arguments
+        that the name decides; supplied: parameters that the caller of the registry supplies, so that no text sets them;
         by_position: a text gives values by position, as in last:48:0.01.
     """
 
@@ -186,7 +182,6 @@ class Entry:
         return arguments
 
     def require_complete(self, arguments: Mapping[str, Any]) -> None:
-        """Refuses arguments without a parameter that has no default."""
         missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in arguments]
         if missing and self.by_position:
             raise self._miswritten(self.name)
@@ -226,11 +221,8 @@ Named = TypeVar("Named", bound=Entry)
 class Registry(Mapping[str, Named], Generic[Named]):
     """The things of one kind that have names, in the order of their registration.
 
-    Args:
-        kind: in refusals: "graph".
-        entry: the class of entries; default `Entry`.
-        supplied, by_position: as of `Entry`, for all of them.
-        places: modules that register entries: imported when the first name is asked for, and the order of the names.
+    Args: kind: in refusals: "graph"; entry: the class of entries; supplied, by_position: as of `Entry`; places: modules
+        that register entries: imported when the first name is asked for, and the order of the names.
     """
 
     def __init__(
@@ -421,11 +413,7 @@ class Given(str, Generic[Value]):
 
 
 def label_of(text: str) -> str:
-    """The label of an object's text; any other text as it is.
-
-    >>> label_of("own:my-task:0123456789abcdef"), label_of("mafalda")
-    ('my-task', 'mafalda')
-    """
+    """The label of an object's text; any other text as it is."""
     return text.split(":")[1] if text.startswith(PREFIX) and text.count(":") > 1 else text
 
 
@@ -474,7 +462,6 @@ def stored_as(general: type) -> Callable[[Marked], Marked]:
 
 
 def is_storable(value: object) -> bool:
-    """Whether a file may hold the object itself; what it is made of may still be code."""
     return type(value) in _NAMES
 
 

@@ -9,7 +9,6 @@ from mfdl import archive
 
 
 def parsed(path):
-    """(header, arrays) of a file, writable."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     text = json.loads(data[8 : 8 + size])["__metadata__"][archive.MARK]
@@ -26,5 +25,4 @@ def edited(path, change):
 
 
 def flipped(data, place):
-    """The bytes with one bit changed at a place."""
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]

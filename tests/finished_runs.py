@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import shutil
 
@@ -62,5 +63,25 @@ def blank_pictures(monkeypatch):
 
 
 def content(folder):
-    """The bytes of every file, by its path in the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def printed(capsys, *arguments, code=0):
+    from mfdl.commands import main
+
+    assert main([*arguments]) == code
+    return capsys.readouterr().out
+
+
+def answer_of(capsys, *arguments, code=0):
+    return json.loads(printed(capsys, *arguments, "--json", code=code))
+
+
+def refused(capsys, words, *arguments):
+    """Runs a command that prints nothing but one line with the words on stderr, and exits with 2."""
+    from mfdl.commands import main
+
+    assert main([*arguments]) == 2
+    output = capsys.readouterr()
+    assert words in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1), output.err

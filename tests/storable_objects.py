@@ -41,20 +41,12 @@ def scheduled():
 
 
 SAMPLES = {
-    "LDP": trust.LDP,
-    "SecureSum": lambda: trust.SecureSum([1]),
-    "PNDP": lambda: trust.PNDP([0, "b", np.int64(2)]),
-    "AnyReceiver": trust.AnyReceiver,
-    "Eavesdropper": trust.Eavesdropper,
-    "Colluding": lambda: trust.Colluding(("a", 1)),
-    "Coalitions": lambda: trust.Coalitions(2),
-    "FullCollusion": trust.FullCollusion,
-    "Central": trust.Central,
-    "ReleasedOnly": trust.ReleasedOnly,
-    "Cyclic": lambda: Cyclic(2, 3),
-    "Single": lambda: participation.Single(4),
-    "EveryStep": lambda: participation.EveryStep(4),
-    "Explicit": lambda: participation.Explicit([[0, 2], [1]], 4),
+    "LDP": trust.LDP, "SecureSum": lambda: trust.SecureSum([1]), "PNDP": lambda: trust.PNDP([0, "b", np.int64(2)]),
+    "AnyReceiver": trust.AnyReceiver, "Eavesdropper": trust.Eavesdropper,
+    "Colluding": lambda: trust.Colluding(("a", 1)), "Coalitions": lambda: trust.Coalitions(2),
+    "FullCollusion": trust.FullCollusion, "Central": trust.Central, "ReleasedOnly": trust.ReleasedOnly,
+    "Cyclic": lambda: Cyclic(2, 3), "Single": lambda: participation.Single(4),
+    "EveryStep": lambda: participation.EveryStep(4), "Explicit": lambda: participation.Explicit([[0, 2], [1]], 4),
     "OncePerEpoch": lambda: participation.OncePerEpoch(2, 3),
     "MinSeparation": lambda: participation.MinSeparation(5, 2, 2),
     "PoissonSampling": lambda: participation.PoissonSampling(0.1, 4),
@@ -66,15 +58,12 @@ SAMPLES = {
     "GossipMatrix": lambda: gossip.from_array(np.full((2, 2), 0.5), labels=("Ann", np.int64(7))),
     "GossipSequence": lambda: gossip.sequence([W, gossip.uniform("path:n=3")], repeat=False),
     "MixingCertificate": lambda: gossip.fastest_mixing("path:n=3").certificate,
-    "PushSum": lambda: gossip.push_sum("path:n=3", 4),
-    "Dynamics": lambda: DYNAMICS,
+    "PushSum": lambda: gossip.push_sum("path:n=3", 4), "Dynamics": lambda: DYNAMICS,
     "ReleasedModel": lambda: ReleasedModel("average:2+1"),
     "Round": lambda: algorithms.dp_dsgd(DYNAMICS, SCHEME).rounds[0],
     "LinearAlgorithm": lambda: algorithms.mafalda(DYNAMICS, SCHEME).releasing("average:2"),
-    "CausalNoise": lambda: local(np.tri(4)),
-    "JointNoise": lambda: noise.JointNoise(np.tri(12), 4, 3),
-    "ScheduledNoise": scheduled,
-    "Factorization": encoder,
+    "CausalNoise": lambda: local(np.tri(4)), "JointNoise": lambda: noise.JointNoise(np.tri(12), 4, 3),
+    "ScheduledNoise": scheduled, "Factorization": encoder,
     "EstimatedFactorization": lambda: factorization.temporal.EstimatedFactorization(
         np.eye(4), np.eye(4), **ENDS, objective_error=0.1
     ),
@@ -85,8 +74,7 @@ SAMPLES = {
     "LocalCovariances": lambda: LocalCovariances(covariances=np.ones((3, 2, 2)), **ENDS),
     "SpatialFactorization": lambda: factorization.optimal_covariance(DYNAMICS, groups=[[0, 1], [1, 2]]),
     "SpatioTemporalFactorization": lambda: factorization.optimal_kronecker(DYNAMICS, SCHEME),
-    "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS),
-    "KroneckerFactorization": kronecker,
+    "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS), "KroneckerFactorization": kronecker,
     "PerModeFactorization": lambda: mfdl_solvers.PerModeFactorization(
         np.eye(3), np.ones((3, 4)), 2, kronecker(), **ENDS
     ),
@@ -102,4 +90,4 @@ SAMPLES = {
     "Sensitivity": lambda: Sensitivity(2.0, True, (0, 2), 1, 1e-9, lower=1.5, why="why", form="local"),
     "RunSteps": lambda: RunSteps({"mu": np.inf, "seed": 1}, np.arange(2), ("a", "b"), {"loss": np.ones((2, 2))}),
     "SeedRun": lambda: SeedRun(None, np.arange(2), np.ones((2, 3)), None, np.ones((3, 1)), False, 4, 0.5, "ab"),
-}
+}  # fmt: skip

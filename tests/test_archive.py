@@ -28,11 +28,21 @@ OF_BINS = mfdl.calibrate(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), mfdl.Priva
 
 
 def a_run(mechanism):
-    seed = SeedRun(
-        7, np.array([0, 6]), np.array([[1.0, 2, 3, 4], [0.5, 1, 2, np.inf]]), None, np.ones((4, 2)), False, 6, 0.25,
-        "ab",
-    )  # fmt: skip
+    losses = np.array([[1.0, 2, 3, 4], [0.5, 1, 2, np.inf]])
+    seed = SeedRun(7, np.array([0, 6]), losses, None, np.ones((4, 2)), False, 6, 0.25, "ab")
     return Run(mechanism, "synthetic", (seed,), chance_loss=1.5)
+
+
+def saved(path, value):
+    value.save(path)
+
+
+def save_factorization(path, value):
+    factorization.save(path, value, header={"graph": "ring:n=4"}, grams=np.eye(6))
+
+
+def load_factorization(path):
+    return factorization.load(path).factorization
 
 
 def save_checkpoint(path, models):
@@ -58,20 +68,13 @@ SOLVED = {
     "structured": factorization.factorize_long(RING, Cyclic(2, 3), max_iterations=5, progress=False),
 }
 WRITTEN = {
-    "mechanism": (MECHANISM, lambda path, value: value.save(path), Mechanism.load),
-    "mechanism of balls-in-bins": (OF_BINS, lambda path, value: value.save(path), Mechanism.load),
-    "run": (a_run(MECHANISM), lambda path, value: value.save(path), Run.load),
-    "run of balls-in-bins": (a_run(OF_BINS), lambda path, value: value.save(path), Run.load),
+    "mechanism": (MECHANISM, saved, Mechanism.load),
+    "mechanism of balls-in-bins": (OF_BINS, saved, Mechanism.load),
+    "run": (a_run(MECHANISM), saved, Run.load),
+    "run of balls-in-bins": (a_run(OF_BINS), saved, Run.load),
     "checkpoint": (MODELS, save_checkpoint, lambda path: checkpoint.load(path.parent).models),
     "solution": (dataclasses.replace(SOLVED["shared"], seconds=0.0), save_solution, load_solution),
-    **{
-        f"factorization {name}": (
-            solved,
-            lambda path, value: factorization.save(path, value, header={"graph": "ring:n=4"}, grams=np.eye(6)),
-            lambda path: factorization.load(path).factorization,
-        )
-        for name, solved in SOLVED.items()
-    },
+    **{f"factorization {name}": (solved, save_factorization, load_factorization) for name, solved in SOLVED.items()},
 }
 """What is written, how, and how it is read."""
 
@@ -92,8 +95,7 @@ def test_what_is_written_is_read_back_equal(law):
     assert getattr(again, "content_hash", None) == getattr(value, "content_hash", None)
     assert type(again) is type(value)
     write(path, again)
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert (path.read_bytes(), [file.name for file in path.parent.iterdir()]) == (before, [path.name])
 
 
 @pytest.mark.hypothesis  # as a property, it has more places at full effort
@@ -110,12 +112,14 @@ def test_a_flipped_bit_anywhere_and_a_file_cut_short_are_refused(law):
 
 
 def test_files_that_are_missing_or_others_are_refused(law):
-    path, _, _, read = law
+    (path, _, _, read), kind = law, parsed(law[0])[0]["kind"]
     others = [b"", b"[" * 100_000, np.random.default_rng(0).bytes(500), safetensors.numpy.save({"a": np.ones(3)})]
     for content in others:
         path.write_bytes(content)
+        refuses(f"is no {kind} that mfdl wrote", archive.read, path, kind)
         refuses(".", read, path)
     path.unlink()
+    refuses(f"cannot read .*; {archive.KINDS[kind].remedy}", archive.read, path, kind)
     refuses(".", read, path)
     path.mkdir()
     refuses(".", read, path)
@@ -137,11 +141,9 @@ def test_a_write_that_fails_leaves_the_old_file(law, monkeypatch):
     path.write_bytes(b"the old one")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     refuses("No space left", write, path, value)
-    assert path.read_bytes() == b"the old one"
-    assert list(path.parent.iterdir()) == [path]
+    assert (path.read_bytes(), list(path.parent.iterdir())) == (b"the old one", [path])
 
 
-# ---- values ------------------------------------------------------------------------------------------------------
 NUMBERS = st.sampled_from(sorted(archive.TYPES)).flatmap(
     lambda name: numbers.arrays(name, numbers.array_shapes(min_dims=0, min_side=0, max_side=3))
 )
@@ -196,7 +198,6 @@ def test_arrays_are_read_only_and_stored_once(tmp_path):
         values["one"][0] = 1.0
 
 
-# ---- objects -----------------------------------------------------------------------------------------------------
 def test_every_storable_class_has_a_sample():
     assert sorted(SAMPLES) == sorted(storable_names())
 
@@ -213,7 +214,7 @@ def test_an_object_comes_back_as_it_was(tmp_path, name):
 
 
 class Unmarked(Cyclic):
-    """Of a user's own."""
+    pass
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from vocabulary import dynamics_on, given, refuses, st
+from vocabulary import dynamics_on, each, given, refuses, st
 
 from mfdl import Cyclic, InvalidInput, factorization, files
 
@@ -34,16 +34,11 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(
-    ("folder", "private", "file"),
-    [(0o755, False, 0o644), (0o755, True, 0o600), (0o1777, False, 0o664)],  # /tmp the last
-)
+@each("folder, private, file", (0o755, False, 0o644), (0o755, True, 0o600), (0o1777, False, 0o664))  # /tmp the last
 def test_new_files_can_be_read_by_whom_the_folder_lets_in(tmp_path, folder, private, file):
-    """A folder that all may write to, as /tmp, makes no file that all may change."""
     os.chmod(tmp_path, folder)
     path = files.atomic_write_json(tmp_path / "a", [1], private=private)
-    assert stat.S_IMODE(path.stat().st_mode) == file
-    assert json.loads(path.read_text()) == [1]
+    assert (stat.S_IMODE(path.stat().st_mode), json.loads(path.read_text())) == (file, [1])
 
 
 def test_new_folders_are_as_durable_as_the_file(tmp_path, monkeypatch):
@@ -63,9 +58,8 @@ def test_a_folder_is_held_by_one_until_its_end_or_its_death(tmp_path):
         with files.held_alone(tmp_path / "other"):
             pass
     code = "import os, sys; from mfdl import files; h = files.held_alone(sys.argv[1]); h.__enter__(); print(1); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], **pipes) as process:
         assert process.stdout.readline() == b"1\n"
         with pytest.raises(InvalidInput, match=in_use), files.held_alone(folder):
             pass
@@ -126,7 +120,6 @@ def test_values_that_are_not_json(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- factorizations in files: their claims ---------------------------------------------------------------
 PATH = dynamics_on("path:n=4")
 SCHEME = Cyclic(2, 2)
 GROUPS = [[0, 1, 2], [1, 2, 3]]
@@ -145,7 +138,6 @@ def write(path, solved):
 
 
 def inside(claim, names):
-    """The object at a path of attributes and numbers of items."""
     for name in names:
         claim = claim[int(name)] if name.isdecimal() else getattr(claim, name)
     return claim
@@ -162,7 +154,6 @@ def tampered(path, kind, where, change):
 
 @given(40, data=st.data())
 def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data):
-    """Parts stay with their nodes, whatever order the nodes of a group are written in."""
     n = data.draw(st.integers(2, 5))
     nodes = st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)
     groups = tuple(map(tuple, data.draw(st.lists(nodes, min_size=1, max_size=3))))

@@ -24,26 +24,16 @@ NAMES = (
     "audit", "epsilon", "attack", "budgets", "views", "compare",
 )  # fmt: skip
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
-THEORY = [
-    f"{name}.md"
-    for name in (
-        "changing_networks", "coming_from", "floating_point", "gossip", "plan", "privacy", "random_walks", "released",
-        "sampling", "shared_randomness", "spatial_noise", "step_rules", "testing_cases",
-        "time_and_nodes",
-    )
-]  # fmt: skip
-LONG = {
-    *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
-    *(
-        "howto_compare.md",
-        "howto_training_loop.md",
-        "howto_trust_model.md",
-        "howto_views.md",
-        "sampling.md",
-        "plan.md",
-        "testing_cases.md",
-    ),
-}  # a second or more each
+NAMES_OF_THEORY = (
+    "changing_networks", "coming_from", "floating_point", "gossip", "plan", "privacy", "random_walks", "released",
+    "sampling", "shared_randomness", "spatial_noise", "step_rules", "testing_cases", "time_and_nodes",
+)  # fmt: skip
+THEORY = [f"{name}.md" for name in NAMES_OF_THEORY]
+NAMES_OF_LONG = (  # a second or more each
+    "algorithm", "claims", "encoder", "large_graphs", "long_runs", "results", "compare", "training_loop", "trust_model",
+    "views",
+)  # fmt: skip
+LONG = {*(f"howto_{name}.md" for name in NAMES_OF_LONG), "sampling.md", "plan.md", "testing_cases.md"}
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]
 
 

@@ -43,7 +43,6 @@ assert len(mfdl_papers.all_facts()) > 100 and mfdl_papers.bibliography() and mfd
 
 
 def paper_files(folder):
-    """Tables of facts and figures, and the bibliography."""
     files = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix in (".toml", ".bib")}
     assert len(files) > 10
     return files
@@ -73,7 +72,6 @@ def wheel_contents(folder):
     ids=["tree", "wheel"],
 )
 def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
-    """A top-level package of that name would hide it, or be hidden by it."""
     here = tmp_path / "project"
     (here / "solvers").mkdir(parents=True)
     (here / "solvers" / "__init__.py").touch()
@@ -84,7 +82,6 @@ def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_entry_points_of_this_installation_are_those_of_the_project(group):
-    """Commands and citations of the papers are found by them."""
     installed = importlib.metadata.entry_points(group=group)
     assert GROUPS[group].items() <= {entry.name: entry.value for entry in installed}.items(), "install again"
     for name in GROUPS[group]:
@@ -92,7 +89,6 @@ def test_entry_points_of_this_installation_are_those_of_the_project(group):
 
 
 def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
-    """Else `make` takes whatever is newest, beside versions that were tried together."""
     extras = [line for extra in OPTIONAL.values() for line in extra]
     requirements = [line for line in [*PROJECT["dependencies"], *extras] if not line.startswith("mfdl[")]
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split())
@@ -103,7 +99,6 @@ def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
 
 
 def test_the_classifiers_name_the_versions_that_are_tested():
-    """The oldest is the one that the package requires, and no address is given that leads nowhere."""
     assert PROJECT["requires-python"] == f">={pythons.tested_versions()[0]}"
     assert pythons.tested_versions() == ["3.11", "3.12", "3.13"]
     assert "urls" not in PROJECT, "an address must exist"
@@ -194,13 +189,9 @@ def test_every_package_of_an_extra_is_refused_by_its_extra():
 
 def test_a_refusal_is_an_import_error_and_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtra) as refused:
-        imported("jinja2", "a report", "read results.json")
-    assert str(refused.value) == (
-        "a report needs jinja2, which is not installed: pip install 'mfdl[report]', or read results.json."
-    )
-    assert isinstance(refused.value, InvalidInput)
-    assert isinstance(refused.value, ImportError)
+    words = r"^a report needs jinja2, which is not installed: pip install 'mfdl\[report\]', or read results.json.$"
+    for error in (MissingExtra, InvalidInput, ImportError):
+        refuses(words, imported, "jinja2", "a report", "read results.json", error=error)
 
 
 def test_a_package_that_is_damaged_is_not_called_missing(tmp_path, monkeypatch):
@@ -280,15 +271,11 @@ def test_a_decimal_comma_is_set_in_every_test():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kernels"),
-    [("avx2", "AVX2 Haswell 1"), ("sse", "DEFAULT Katmai 1")],  # Katmai: OpenBLAS's first name for the Prescott kernels
-)
+@each("name, kernels", ("avx2", "AVX2 Haswell 1"), ("sse", "DEFAULT Katmai 1"))  # OpenBLAS's name of Prescott kernels
 def test_libraries_use_the_kernels(name, kernels):
     if not machines.found(machines.NEEDS[name]):
         pytest.skip(f"needs {machines.NEEDS[name]}")
-    variables = (
-        os.environ | machines.ONE_THREAD | machines.variables(name) | {"PYTHONPATH": str(machines.ROOT / "tests")}
-    )
+    variables = os.environ | machines.ONE_THREAD | machines.variables(name)
+    variables |= {"PYTHONPATH": str(machines.ROOT / "tests")}
     done = subprocess.run([sys.executable, "-c", REPORT], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == kernels

@@ -1,5 +1,6 @@
 """What long work says: to a terminal, a notebook, a function, or nobody."""
 
+import functools
 import io
 import os
 import subprocess
@@ -9,7 +10,7 @@ from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
-from vocabulary import ZERO_OUT, dynamics_on, refuses
+from vocabulary import ZERO_OUT, dynamics_on, each, refuses
 
 from mfdl import Cyclic, Losses, Privacy, algorithms, audit, calibrate, factorization, privacy, progress, replay, trust
 from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
@@ -28,7 +29,6 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def outside(monkeypatch):
-    """As a user has it: no pytest, no CI, nothing said by the environment."""
     monkeypatch.setattr(progress, "QUIET_UNDER", ("A_TEST_OF_THIS",))
     monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
 
@@ -45,14 +45,12 @@ def terminal(outside, monkeypatch):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """Rows that would be drawn, whatever looks."""
     drawn = []
     monkeypatch.setattr(progress.SCREEN, "add", drawn.append)
     monkeypatch.setattr(progress.SCREEN, "remove", lambda row: None)
     return drawn
 
 
-# ---- who is told ------------------------------------------------------------------------------------------
 def test_by_default_nothing_is_shown_in_tests_and_in_ci(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
@@ -64,15 +62,10 @@ def test_by_default_nothing_is_shown_in_tests_and_in_ci(monkeypatch):
     assert reporter() is SILENT
 
 
-def test_by_default_nothing_is_shown_where_nobody_looks(outside, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert reporter() is SILENT
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [("", OnScreen), ("auto", OnScreen), ("0", Silent), ("off", Silent), ("1", OnScreen), ("ON", OnScreen)],
-)
+@each(
+    "message, kind",
+    ("", OnScreen), ("auto", OnScreen), ("0", Silent), ("off", Silent), ("1", OnScreen), ("ON", OnScreen),
+)  # fmt: skip
 def test_the_environment_decides_for_auto_alone(terminal, monkeypatch, message, kind):
     monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, message)
     with redirect_stderr(terminal):
@@ -102,13 +95,11 @@ def test_a_function_is_called_with_as_many_words_as_it_was_promised(words):
 
 
 def wait_for(drawn):
-    """Until a thread has drawn, however busy the machine is."""
     ends = time.monotonic() + 600
     while not drawn() and time.monotonic() < ends:
         time.sleep(0.01)
 
 
-# ---- what is drawn ----------------------------------------------------------------------------------------
 def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
     with (
         redirect_stderr(terminal),
@@ -119,11 +110,7 @@ def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
         inner(1000)
         wait_for(lambda: "3/4" in terminal.getvalue() and "inner" in terminal.getvalue())
     text = terminal.getvalue()
-    assert "outer [bold]" in text
-    assert "3/4" in text
-    assert "inner" in text
-    assert "0.0/0.0 MB" in text
-    assert "left" in text
+    assert all(words in text for words in ("outer [bold]", "3/4", "inner", "0.0/0.0 MB", "left"))
     assert text.endswith("\x1b[2K")  # the last row is erased, the cursor where it was
     assert progress.SCREEN.thread is None
 
@@ -173,13 +160,7 @@ def test_a_command_tells_a_log_what_it_does(outside, monkeypatch):
 def test_a_search_fills_with_the_logarithm_of_its_gap(rows):
     with reporter(True).search("work", 1e-4) as report:
         (row,) = rows
-        for iterations, gap, share in [
-            (0, np.inf, 0.0),
-            (10, 1.0, 0.0),
-            (20, 0.01, 0.5),
-            (30, 0.1, 0.5),
-            (40, 1e-5, 1),
-        ]:
+        for iterations, gap, share in [(0, np.inf, 0), (10, 1.0, 0), (20, 0.01, 0.5), (30, 0.1, 0.5), (40, 1e-5, 1)]:
             report(iterations, gap)
             assert row.done == pytest.approx(share)
     assert row.amount() == "40 iterations, gap at most 1e-05, tolerance 0.0001"
@@ -218,9 +199,8 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
     assert done.stderr == ""
 
 
-# ---- who tells --------------------------------------------------------------------------------------------
 def replayed(**options):
-    calibrated = calibrate(FRESH, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, progress=False)
+    calibrated = calibrate(FRESH, LDP, mu=1.0, progress=False)
     return replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
 
 
@@ -233,42 +213,33 @@ def matrix(**options):
     return audit.audit_matrix({"dp-dsgd": FRESH}, {"ldp": trust.LDP()}, **settings, **options)
 
 
+def of_ring(function, *more, **chosen):
+    return functools.partial(function, RING, *more, **chosen)
+
+
+LDP = Privacy(trust.LDP(), **ZERO_OUT)
+FACTORIZING = [("factorizing 4 steps", 1.0)]
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
-    "losses": (
-        lambda **options: Losses.from_algorithm(FRESH, Privacy(trust.LDP(), **ZERO_OUT), **options),
-        [("losses of dp-dsgd under ldp", 4)],
-    ),
+    "losses": (functools.partial(Losses.from_algorithm, FRESH, LDP), [("losses of dp-dsgd under ldp", 4)]),
     "coalitions": (
-        lambda **options: privacy.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
+        functools.partial(privacy.sensitivity_by_victim, FRESH, trust.Coalitions(1)),
         [("losses of dp-dsgd under coalitions", 12)],
     ),
     "pairwise": (
-        lambda **options: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **options),
+        functools.partial(pairwise_losses, FRESH, lambda v: trust.PNDP([v]), jobs=1),
         [("losses of dp-dsgd, attackers", 4)],
     ),
-    "calibrate": (lambda **options: calibrate(FRESH, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0, **options), None),
+    "calibrate": (functools.partial(calibrate, FRESH, LDP, mu=1.0), None),
     "audit": (audited, None),
     "audit_matrix": (matrix, None),
-    "factorize": (lambda **options: factorization.factorize(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
-    "autodiff": (
-        lambda **options: factorization.factorize(RING, PART, solver="autodiff", **options),
-        [("factorizing 4 steps", 1.0)],
-    ),
-    "nodes": (lambda **options: factorization.factorize_nodes(RING, PART, **options), [("factorizing nodes", 4)]),
-    "classes": (
-        lambda **options: factorization.factorize_classes(RING, PART, **options),
-        [("factorizing classes of nodes", 1)],
-    ),
-    "covariance": (
-        lambda **options: factorization.optimal_covariance(RING, **options),
-        [("factorizing 4 nodes", None)],
-    ),
-    "per-mode": (
-        lambda **options: factorization.optimal_per_mode(RING, PART, **options),
-        [("factorizing 4 steps x 4 nodes, per-mode", None)],
-    ),
-    "mafalda": (lambda **options: algorithms.mafalda(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
+    "factorize": (of_ring(factorization.factorize, PART), FACTORIZING),
+    "autodiff": (of_ring(factorization.factorize, PART, solver="autodiff"), FACTORIZING),
+    "nodes": (of_ring(factorization.factorize_nodes, PART), [("factorizing nodes", 4)]),
+    "classes": (of_ring(factorization.factorize_classes, PART), [("factorizing classes of nodes", 1)]),
+    "covariance": (of_ring(factorization.optimal_covariance), [("factorizing 4 nodes", None)]),
+    "per-mode": (of_ring(factorization.optimal_per_mode, PART), [("factorizing 4 steps x 4 nodes, per-mode", None)]),
+    "mafalda": (of_ring(algorithms.mafalda, PART), FACTORIZING),
 }
 
 
@@ -290,10 +261,8 @@ def test_long_work_shows_itself_and_is_silenced_by_one_word(name, rows):
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_a_factorization_tells_iterations_and_a_gap_that_ends_at_its_own(solver):
     reported = []
-    dynamics = dynamics_on("path:n=5")
-    solution = factorization.factorize(
-        dynamics, Cyclic(3, 4), solver=solver, progress=lambda *words: reported.append(words)
-    )
+    options = {"solver": solver, "progress": lambda *words: reported.append(words)}
+    solution = factorization.factorize(dynamics_on("path:n=5"), Cyclic(3, 4), **options)
     iterations, gaps = zip(*reported, strict=True)
     assert list(iterations) == sorted(set(iterations))
     assert iterations[-1] <= solution.iterations

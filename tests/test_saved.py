@@ -1,12 +1,10 @@
 """Mechanisms in files: what comes back is what was accounted, and no file makes a number smaller than the truth."""
 
 import dataclasses
-import os
 import re
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import scipy.sparse as sp
 from archives import edited
 from vocabulary import ZERO_OUT, dynamics_on, each, given, refuses
@@ -40,7 +38,8 @@ RING = dynamics_on("ring:n=4", 0.5)
 TRUSTS = {
     "ldp": trust.LDP(), "eavesdropper": trust.Eavesdropper(), "colluding": trust.Colluding((1, 2)),
     "pndp": trust.PNDP([2]), "any-receiver": trust.AnyReceiver(), "coalitions": trust.Coalitions(1),
-    "full-collusion": trust.FullCollusion(), "central": trust.Central(), "released": trust.ReleasedOnly(),
+    "full-collusion": trust.FullCollusion(), "central": trust.Central(),
+    "released": trust.ReleasedOnly(),
 }  # fmt: skip
 
 
@@ -50,7 +49,6 @@ def calibrated(algorithm=None, model=None, **target):
     return calibrate(algorithm, Privacy(**options), **(target or {"epsilon": 3.0, "delta": 1e-5}))
 
 
-# ---- algorithms --------------------------------------------------------------------------------------------------
 def assert_same(algorithm, again):
     assert again.content_hash == algorithm.content_hash
     assert again.dynamics.gossip.content_hash == algorithm.dynamics.gossip.content_hash
@@ -61,12 +59,9 @@ def assert_same(algorithm, again):
     assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
     for model in (trust.LDP(), trust.Eavesdropper()):
-        before, after = (
-            privacy.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again)
-        )
-        assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
-        assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
-        assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]
+        before, after = (privacy.sensitivity_by_victim(each, model, method="certified") for each in (algorithm, again))
+        for name in ("non_adaptive_sensitivity", "adaptive_sensitivity", "fingerprint"):
+            assert [getattr(loss, name) for loss in after] == [getattr(loss, name) for loss in before]
 
 
 @given(60, algorithm=linear_algorithms(ALL_NAMES))
@@ -87,11 +82,8 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     saved = calibrate(algorithm, Privacy(trust.Eavesdropper(), **options), noise_std=2.0)
     saved.save(tmp_path / name)
     loaded = Mechanism.load(tmp_path / name)
-    assert loaded.guarantee == saved.guarantee
-    assert loaded.guarantee.seal == saved.guarantee.seal
-    assert loaded.guarantee.source == ""
-    assert loaded.content_hash == saved.content_hash
-    assert repr(loaded) == repr(saved)
+    assert (loaded.guarantee, loaded.guarantee.seal) == (saved.guarantee, saved.guarantee.seal)
+    assert (loaded.guarantee.source, loaded.content_hash, repr(loaded)) == ("", saved.content_hash, repr(saved))
 
 
 def test_labels_schedules_sequences_and_divisors(tmp_path):
@@ -109,7 +101,6 @@ def test_labels_schedules_sequences_and_divisors(tmp_path):
     assert loaded.guarantee == saved.guarantee
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["plain", "with.suffix", "m.npz", "é ü", "new/folder/m.mfdl"])
 def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
     calibrated().save(tmp_path / name)
@@ -122,8 +113,7 @@ def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
     saved = calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), Privacy(unit="user", **options), epsilon=2.0, delta=0.001)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
-    assert (loaded.unit, loaded.guarantee.stated_delta) == ("user", 1e-3)
-    assert loaded.content_hash == saved.content_hash
+    assert (loaded.unit, loaded.guarantee.stated_delta, loaded.content_hash) == ("user", 1e-3, saved.content_hash)
 
 
 @pytest.mark.parametrize("name", TRUSTS)
@@ -132,9 +122,7 @@ def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
     saved = calibrate(algorithms.dp_dsgd(RING, Cyclic(2, 2)), Privacy(TRUSTS[name], **options), noise_std=1.0)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
-    assert loaded.guarantee == saved.guarantee
-    assert loaded.guarantee.source == ""
-    assert loaded.trust == TRUSTS[name]
+    assert (loaded.guarantee, loaded.guarantee.source, loaded.trust) == (saved.guarantee, "", TRUSTS[name])
 
 
 def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_given(tmp_path):
@@ -147,14 +135,12 @@ def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_g
     assert STATED in repr(loaded)
     assert STATED in str(loaded.guarantee)
     known = Mechanism.load(tmp_path / "m", trust=masked)
-    assert known.guarantee == saved.guarantee
-    assert known.guarantee.source == ""
+    assert (known.guarantee, known.guarantee.source) == (saved.guarantee, "")
     again = tmp_path / "again"
     loaded.save(again)
     assert Mechanism.load(again).guarantee.source == STATED
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------------
 class OwnNoise(NoiseOperator):
     def __init__(self, num_steps, num_nodes):
         self.num_steps, self.num_nodes = num_steps, num_nodes
@@ -183,8 +169,8 @@ class OwnGossip(gossip.GossipMatrix):
     (lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)}, "participation of .* cannot"),
     (lambda algorithm: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
     (
-        lambda algorithm: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
-        "gossip.*holds no frozenset",
+        lambda _: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
+        "no frozenset",
     ),
     ids=["noise", "participation", "gossip", "labels"],
 )
@@ -195,24 +181,8 @@ def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, message):
     assert not list(tmp_path.iterdir())
 
 
-def _guarantee(path):
-    calibrated().guarantee.save(path)
-
-
-@each(
-    "write, message",
-    (lambda path: None, "cannot read.*Mechanism.save"),
-    (lambda path: path.mkdir(), "cannot read"),
-    (lambda path: path.write_bytes(b""), "is no mechanism that mfdl wrote"),
-    (lambda path: path.write_bytes(os.urandom(500)), "is no mechanism that mfdl wrote"),
-    (lambda path: path.write_text("[" * 100_000), "is no mechanism that mfdl wrote"),
-    (_guarantee, "is no mechanism that mfdl wrote"),
-    (lambda path: path.write_bytes(safetensors.numpy.save({"a": np.ones(3)})), "is no mechanism that mfdl wrote"),
-    ids=["missing", "folder", "empty", "noise", "brackets", "guarantee", "other-safetensors"],
-)
-def test_other_files_are_refused(tmp_path, write, message):
-    write(tmp_path / "m")
-    refuses(message, Mechanism.load, tmp_path / "m")
+def parts_of(header):
+    return header["content"]["algorithm"]["fields"]
 
 
 def restated(change):
@@ -230,8 +200,6 @@ def restated(change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h, a: h.update(format=3), "format 3, this version reads format 2; a newer mfdl wrote it"),
-        (lambda h, a: h.update(kind="run"), "holds a run, not a mechanism; read it with Run.load"),
         (restated(lambda fields: fields.update(clip_norm=9.0)), "its guarantee was edited|must be"),
         (restated(lambda fields: fields["curve"].update(mu=1e-3)), "mu must be at least"),
         (restated(lambda fields: fields["curve"].update(mu=9e9)), "its guarantee was edited|mu must be"),
@@ -243,17 +211,14 @@ def restated(change):
         (lambda h, a: h["content"].update(trust={"is": "Eavesdropper", "fields": {}}), "another trust model"),
         (lambda h, a: h["content"].update(trust={"is": "Nobody", "fields": {}}), "does not hold a mechanism"),
         (lambda h, a: h["content"].pop("algorithm"), "does not hold a mechanism"),
-        (lambda h, a: h["content"]["algorithm"]["fields"].update(name="mine"), "its algorithm has content hash"),
-        (
-            lambda h, a: h["content"]["algorithm"]["fields"]["participation"]["fields"].update(epochs=1, period=6),
-            "has content hash",
-        ),
+        (lambda h, a: parts_of(h).update(name="mine"), "its algorithm has content hash"),
+        (lambda h, a: parts_of(h)["participation"]["fields"].update(epochs=1, period=6), "has content hash"),
         (lambda h, a: [array.__imul__(3) for array in a.values() if array.dtype == float], "must|has content hash"),
-        (lambda h, a: h["content"]["algorithm"]["fields"].update(kinds={"is": "os", "fields": {}}), "does not hold"),
+        (lambda h, a: parts_of(h).update(kinds={"is": "os", "fields": {}}), "does not hold"),
         (lambda h, a: a.clear(), "does not hold a mechanism"),
     ],
     ids=[
-        "format", "kind", "clip", "mu-down", "mu-up", "noise", "sensitivity", "text", "unsealed", "hash", "trust",
+        "clip", "mu-down", "mu-up", "noise", "sensitivity", "text", "unsealed", "hash", "trust",
         "no-trust", "no-algorithm", "name", "participation", "arrays", "class", "no-arrays",
     ],
 )  # fmt: skip
@@ -271,9 +236,8 @@ def lowered(factor):
         guarantee = privacy.Guarantee.from_dict(content)
         value = float(np.nextafter(guarantee.sensitivity * factor, np.inf))
         curve = dataclasses.replace(guarantee.curve, mu=guarantee.mu * factor * (1 + 1e-9))
-        content |= (
-            dataclasses.replace(guarantee, curve=curve, sensitivity=value).sealed(guarantee.fingerprint).to_dict()
-        )
+        other = dataclasses.replace(guarantee, curve=curve, sensitivity=value)
+        content |= other.sealed(guarantee.fingerprint).to_dict()
 
     return restated(change)
 
@@ -296,8 +260,7 @@ def test_a_number_changed_within_rounding_or_upwards_is_replaced_by_the_true_one
     saved.save(path)
     edited(path, lowered(factor))
     loaded = Mechanism.load(path)
-    assert loaded.guarantee.mu == saved.guarantee.mu
-    assert loaded.guarantee.source == ""
+    assert (loaded.guarantee.mu, loaded.guarantee.source) == (saved.guarantee.mu, "")
 
 
 def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
@@ -359,10 +322,8 @@ def forged(path, *, seal=True, algorithm_hash=None, **changes):
 def test_what_comes_back_is_what_was_accounted(kind, tmp_path):
     mechanism = MADE[kind]()
     again = Mechanism.load(mechanism.save(tmp_path / "made"))
-    assert again.content_hash == mechanism.content_hash
-    assert again.guarantee == mechanism.guarantee
-    assert again.guarantee.seal == mechanism.guarantee.seal
-    assert str(again.guarantee) == str(mechanism.guarantee)
+    assert (again.content_hash, again.guarantee) == (mechanism.content_hash, mechanism.guarantee)
+    assert (again.guarantee.seal, str(again.guarantee)) == (mechanism.guarantee.seal, str(mechanism.guarantee))
     assert "as stated in the file" not in str(again.guarantee)
     as_written = Mechanism.load(tmp_path / "made", anew=False)
     assert as_written.guarantee == mechanism.guarantee
@@ -379,17 +340,12 @@ def test_a_file_that_promises_more_is_refused(tmp_path):
     refuses("states epsilon", lambda: Mechanism.load(forged(mechanism.save(path), curve=better, sensitivity=smaller)))
     refuses("content hash", lambda: Mechanism.load(forged(mechanism.save(path), noise_std=larger)))
     other = dataclasses.replace(guarantee.curve, adjacency="replace-one")
-    assert (
-        Mechanism.load(forged(mechanism.save(path), curve=other)).guarantee.adjacency == "replace-one"
-    )  # another question
+    again = Mechanism.load(forged(mechanism.save(path), curve=other))
+    assert again.guarantee.adjacency == "replace-one"  # another question
     refuses(".", lambda: Mechanism.load(forged(mechanism.save(path), algorithm_hash="0" * 16)))
     worse = dataclasses.replace(guarantee.curve, noise_multiplier=guarantee.noise_multiplier / 8)
     weaker = Mechanism.load(forged(mechanism.save(path), curve=worse))
     assert weaker.guarantee.epsilon(1e-6) == guarantee.epsilon(1e-6)
-    data = bytearray(mechanism.save(path).read_bytes())
-    data[-9] ^= 1
-    path.write_bytes(bytes(data))
-    refuses(".", Mechanism.load, path)
 
 
 def test_a_run_with_secret_batches_comes_back(tmp_path):

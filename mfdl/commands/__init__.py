@@ -59,12 +59,9 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="mfdl",
-    help="Differentially private decentralized learning as matrix factorization.",
-    cls=_Commands,
-    context_settings={"token_normalize_func": spelled},
-    **_SETTINGS,
-)
+    name="mfdl", help="Differentially private decentralized learning as matrix factorization.", cls=_Commands,
+    context_settings={"token_normalize_func": spelled}, **_SETTINGS,
+)  # fmt: skip
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, sweep.compare, sweep.sweep,
     sweep.report, listing.mechanisms,

@@ -37,7 +37,6 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
 def run_account(
     config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> Account | SecretAccount:
-    """Losses of every victim; out: a folder for results.json and pictures."""
     from .account_losses import accounted
 
     began, screen = time.perf_counter(), reporter(progress)

@@ -114,17 +114,13 @@ class Account:
         return {
             **_circumstances(config, self.graph, algorithm),
             "release": next((loss for loss in every if loss.victim not in self.attackers), every[0]).release,
-            "adaptive": self.adaptive,
-            **who,
-            "noise_std": self.noise_std,
-            "guarantee": self._sentence(),
-            "notes": self._notes(),
-            "tied": len(self._worst_pairs(adaptive=True)),
+            "adaptive": self.adaptive, **who, "noise_std": self.noise_std, "guarantee": self._sentence(),
+            "notes": self._notes(), "tied": len(self._worst_pairs(adaptive=True)),
             "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
             "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
             "worst_epsilon": json_number(self._worst_epsilon(adaptive=False)),
             "worst_epsilon_adaptive": json_number(self._worst_epsilon(adaptive=True)),
-        }
+        }  # fmt: skip
 
     @property
     def owners(self) -> Owners:
@@ -267,18 +263,12 @@ class SecretAccount:
         labels, epsilons = self.named.labels, list(self.epsilons.values())
         worst = json_number(max(epsilons))
         return {
-            **_circumstances(self.config, self.graph, self.algorithm),
-            "release": self.guarantee.release,
-            "adaptive": True,
-            "attackers": [labels[v] for v in self.attackers],
-            "victims": self._rows(),
-            "noise_std": self.guarantee.noise_std,
-            "guarantee": str(self.guarantee),
-            "notes": self._notes(),
-            "tied": int(equal_to_largest(epsilons).sum()),
-            **dict.fromkeys(("worst_mu", "worst_mu_adaptive")),
+            **_circumstances(self.config, self.graph, self.algorithm), "release": self.guarantee.release,
+            "adaptive": True, "attackers": [labels[v] for v in self.attackers], "victims": self._rows(),
+            "noise_std": self.guarantee.noise_std, "guarantee": str(self.guarantee), "notes": self._notes(),
+            "tied": int(equal_to_largest(epsilons).sum()), **dict.fromkeys(("worst_mu", "worst_mu_adaptive")),
             **dict.fromkeys(("worst_epsilon", "worst_epsilon_adaptive"), worst),
-        }
+        }  # fmt: skip
 
     @functools.cached_property
     def epsilons(self) -> dict[int, float]:
@@ -316,7 +306,6 @@ class SecretAccount:
 def secret_account(
     config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, victims: Sequence[int] | None
 ) -> SecretAccount:
-    """Accounts for every victim, at the noise or for the target of the config."""
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
     losses = Losses.from_algorithm(algorithm, Privacy(model, owners=owners, **config.values("adjacency", "clip_norm")))

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ..trust import TrustModel
 
 
-RESULTS = "results.json"
-FIGURE = "attack"
+RESULTS, FIGURE = "results.json", "attack"
 TRUSTS = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released")  # those with one view for all victims
 GRADIENTS = {"constant": "constant", "per-step": "per step", "first-step": "first step"}  # as `audit.reconstruct` says
 NO_NOISE = "none"
@@ -43,10 +42,9 @@ class AttackConfig(Protects, OnGraph):
 
     command: ClassVar[str] = "attack"
 
-    mechanism: Annotated[
-        str,
-        Option("Mechanism beside D-SGD without noise: one of `mfdl mechanisms`; d-sgd: no mechanism.", metavar="NAME"),
-    ] = "dp-dsgd"
+    mechanism: Annotated[str, Option(
+        "Mechanism beside D-SGD without noise: one of `mfdl mechanisms`; d-sgd: no mechanism.", metavar="NAME"
+    )] = "dp-dsgd"  # fmt: skip
     settings: options.Settings = ()
     trust: Annotated[
         str, Option(f"One of {', '.join(TRUSTS)}: the trust models with one attacker.", metavar="NAME")
@@ -54,14 +52,11 @@ class AttackConfig(Protects, OnGraph):
     attackers: options.Attackers = None
     colluders: options.Colluders = None
     steps: Annotated[int, Option("T, the number of gradient steps.", least=1)] = 10
-    gradients: Annotated[
-        str,
-        Option(
-            "constant (each node's gradient is the same at every step), per-step (all are unknown), or first-step "
-            "(values given once, then averaged by gossip).",
-            metavar="KIND",
-        ),
-    ] = "constant"
+    gradients: Annotated[str, Option(
+        "constant (each node's gradient is the same at every step), per-step (all are unknown), or first-step "
+        "(values given once, then averaged by gossip).",
+        metavar="KIND",
+    )] = "constant"  # fmt: skip
     noise_std: Annotated[
         float | None, Option("nu of the mechanism; default: calibrated to --mu.", rule="non_negative")
     ] = None
@@ -105,7 +100,6 @@ class AttackConfig(Protects, OnGraph):
 def run_attack(
     config: AttackConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Reconstructed gradients, JSON-ready; out: a folder for results.json and the picture."""
     from ..algorithms import registry
     from ..audit import reconstruct
     from ..dynamics import Dynamics
@@ -142,16 +136,13 @@ def run_attack(
     attackers = model.attackers(algorithm)
     hops = named.distances(attackers)
     answer: dict[str, Any] = {
-        "mechanism": config.name,
-        **circumstances(config, graph, gossip),
+        "mechanism": config.name, **circumstances(config, graph, gossip),
         **config.values("steps", "trust", "gradients", "unit", "clip_norm"),
-        "attackers": [named.labels[v] for v in attackers],
-        "release": solved["without_noise"].view.release,
-        "guarantee": guarantee,
-        **{name: json_number(losses.get(name)) for name in ("mu", "epsilon", "delta")},
+        "attackers": [named.labels[v] for v in attackers], "release": solved["without_noise"].view.release,
+        "guarantee": guarantee, **{name: json_number(losses.get(name)) for name in ("mu", "epsilon", "delta")},
         "notes": notes,
         **{name: _panel(reconstruction, named.labels, hops) for name, reconstruction in solved.items()},
-    }
+    }  # fmt: skip
     answer["seconds"] = time.perf_counter() - began
     if out is not None:
         with screen.status("drawing"):
@@ -182,16 +173,14 @@ def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> d
     """One reconstruction as JSON; of each node the best known gradient."""
     nodes = [
         {
-            "node": labels[u],
-            "distance": hops.get(u),
-            "status": status,
+            "node": labels[u], "distance": hops.get(u), "status": status,
             "exposed_steps": [int(t) for t in solved.exposed[:, u].nonzero()[0]],
             "undecided_steps": [int(t) for t in solved.undecided[:, u].nonzero()[0]],
             "error_std": json_number(float(solved.error_std[:, u].min())),
             "posterior_ratio": json_number(float(solved.posterior_ratio[:, u].min())),
         }
         for u, status in enumerate(solved.node_status())
-    ]
+    ]  # fmt: skip
     n, count = len(labels), int(solved.combinations.shape[0])
     rows = [solved.combinations[[k]].tocoo() for k in range(min(count, MAX_COMBINATIONS))]
     return {

@@ -45,14 +45,11 @@ class AuditConfig(TakesPart, OnGraph):
     epsilon: Annotated[
         float | None, Option("The epsilon at --delta that every cell claims; it sets the noise.", rule="positive")
     ] = None
-    victim: Annotated[
-        str | None,
-        Option(
-            "The node whose records are audited, by label or as #INDEX; default every node, with --one-run the one of "
-            "the largest claim.",
-            metavar="A",
-        ),
-    ] = None
+    victim: Annotated[str | None, Option(
+        "The node whose records are audited, by label or as #INDEX; default every node, with --one-run the one of "
+        "the largest claim.",
+        metavar="A",
+    )] = None  # fmt: skip
     one_run: Annotated[
         bool, Option("Audit each cell by a single run, with many canaries of one node and one attacker.")
     ] = False
@@ -62,13 +59,10 @@ class AuditConfig(TakesPart, OnGraph):
     patterns: Annotated[
         int | None, Option("--one-run: the canaries take this many patterns of steps in turn; default 1.", metavar="P")
     ] = None
-    planted: Annotated[
-        bool,
-        Option(
-            "Add for each mechanism a row with a planted bug, which the audit must refute: with balls-in-bins an "
-            "attacker who knows the bins, with --one-run half of the noise."
-        ),
-    ] = False
+    planted: Annotated[bool, Option(
+        "Add for each mechanism a row with a planted bug, which the audit must refute: with balls-in-bins an "
+        "attacker who knows the bins, with --one-run half of the noise."
+    )] = False  # fmt: skip
     delta: options.Delta = 1e-6
     trials: Annotated[int, Option("Measured runs per canary and input.")] = 4000
     level: Annotated[float, Option("Confidence level of all bounds of all cells together.")] = 0.95
@@ -121,7 +115,6 @@ class AuditConfig(TakesPart, OnGraph):
 def run_audit(
     config: AuditConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> tuple[AuditMatrix, dict[str, Any]]:
-    """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png."""
     from ..runs.output import require_folder, versions
 
     began = time.perf_counter()

@@ -28,18 +28,14 @@ class AccountConfig(TakesPart, OnGraph):
     colluders: options.Colluders = None
     coalition_size: options.CoalitionSize = None
     all_attackers: Annotated[bool, Option("pndp: each node attacks alone, in turn.")] = False
-    victims: Annotated[
-        str | None,
-        Option("Nodes whose privacy loss is computed; default: all nodes that do not attack.", metavar="A,B"),
-    ] = None
-    owners: Annotated[
-        str | None,
-        Option(
-            "Nodes that may hold the same record: any Q nodes, or groups A+B,C+D of labels; each group is a victim "
-            "besides the nodes.",
-            metavar="Q|A+B",
-        ),
-    ] = None
+    victims: Annotated[str | None, Option(
+        "Nodes whose privacy loss is computed; default: all nodes that do not attack.", metavar="A,B"
+    )] = None  # fmt: skip
+    owners: Annotated[str | None, Option(
+        "Nodes that may hold the same record: any Q nodes, or groups A+B,C+D of labels; each group is a victim "
+        "besides the nodes.",
+        metavar="Q|A+B",
+    )] = None  # fmt: skip
     same_steps: Annotated[bool, Option("The owners of a record use it in the same steps (shared batches).")] = False
     noise_std: Annotated[
         float | None, Option("nu, the standard deviation of the base noise Z; default 1.", rule="non_negative")
@@ -51,29 +47,22 @@ class AccountConfig(TakesPart, OnGraph):
     epsilon: Annotated[
         float | None, Option("Find the least nu for which this epsilon at --delta is met.", rule="positive")
     ] = None
-    budgets: Annotated[
-        Path | None,
-        Option(
-            'Instead of --mu: a JSON file {"LABEL": mu, ...} with the budget of each node, which scales '
-            "the noise of that node."
-        ),
-    ] = None
+    budgets: Annotated[Path | None, Option(
+        'Instead of --mu: a JSON file {"LABEL": mu, ...} with the budget of each node, which scales '
+        "the noise of that node."
+    )] = None  # fmt: skip
     calibrate_under: Annotated[
         str | None, Option("Trust model under which the target is met; default --trust.", metavar="TRUST")
     ] = None
     delta: options.Delta = 1e-6
-    lipschitz: Annotated[
-        float | None,
-        Option(
-            "Lipschitz constant of the maps x -> x - learning rate * gradient(x); it gives smaller adaptive losses.",
-            rule="non_negative",
-        ),
-    ] = None
+    lipschitz: Annotated[float | None, Option(
+        "Lipschitz constant of the maps x -> x - learning rate * gradient(x); it gives smaller adaptive losses.",
+        rule="non_negative",
+    )] = None  # fmt: skip
     release: options.Release = None
-    bound: Annotated[
-        str,
-        Option("exact (upper and lower bound meet), or certified (fast upper bound).", among=("exact", "certified")),
-    ] = "exact"
+    bound: Annotated[str, Option(
+        "exact (upper and lower bound meet), or certified (fast upper bound).", among=("exact", "certified")
+    )] = "exact"  # fmt: skip
     jobs: options.Jobs = None
 
     def __post_init__(self, typed: Collection[str]) -> None:
@@ -115,8 +104,8 @@ class AccountConfig(TakesPart, OnGraph):
         excluded = {"--victims": self.victims, "--all-attackers": self.all_attackers, "--budgets": self.budgets}
         given = [name for name, value in excluded.items() if value]
         if given:
-            reason = "--owners computes every node and every group of owners for one set of attackers"
-            raise InvalidInput(f"{reason}; leave out {' and '.join(given)}.")
+            needs = "--owners computes every node and every group of owners for one set of attackers"
+            raise InvalidInput(f"{needs}; leave out {' and '.join(given)}.")
 
     def parameters(self) -> dict[str, Any]:
         """The settings, as the builder takes them; covariances are made against the coalitions that attack."""
@@ -170,83 +159,61 @@ class FactorizeConfig(OnGraph):
     command: ClassVar[str] = "factorize"
     STOPPED: ClassVar[str] = "stopped"  # status of a solver that ran out of iterations
 
-    mechanism: Annotated[
-        str,
-        Option(
-            "Over time: mafalda, mafalda-bins (under balls-in-bins), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
-            "Over nodes: corn, corn-pairwise, decor. Over both: kronecker, per-mode, joint.",
-            metavar="NAME",
-        ),
-    ] = "mafalda"
+    mechanism: Annotated[str, Option(
+        "Over time: mafalda, mafalda-bins (under balls-in-bins), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
+        "Over nodes: corn, corn-pairwise, decor. Over both: kronecker, per-mode, joint.",
+        metavar="NAME",
+    )] = "mafalda"  # fmt: skip
     epochs: options.Epochs = 20
     period: options.Period = 16
     participation: options.Batches = "cyclic"
-    epsilon: Annotated[
-        float | None,
-        Option("Balls-in-bins: the target epsilon at --delta for which the encoder is optimised.", rule="positive"),
-    ] = None
+    epsilon: Annotated[float | None, Option(
+        "Balls-in-bins: the target epsilon at --delta for which the encoder is optimised.", rule="positive"
+    )] = None  # fmt: skip
     delta: options.Delta = 1e-6
     adjacency: options.Adjacency = "replace-one"
     counted_models: Annotated[str, Option("Models in the objective: post-average, or message (before averaging).")] = (
         "post-average"
     )
-    error_weights: Annotated[
-        str | None,
-        Option(
-            "Weights of the models in the objective: all, last:M, last:M:FLOOR, exponential:H, released "
-            "(the models of --release-model), or any of these with /average; /on-the-way=A adds A times the mean "
-            "over the models at which gradients are taken.",
-            metavar="STEPS[/TARGET][/on-the-way=A]",
-        ),
-    ] = None
+    error_weights: Annotated[str | None, Option(
+        "Weights of the models in the objective: all, last:M, last:M:FLOOR, exponential:H, released "
+        "(the models of --release-model), or any of these with /average; /on-the-way=A adds A times the mean "
+        "over the models at which gradients are taken.",
+        metavar="STEPS[/TARGET][/on-the-way=A]",
+    )] = None  # fmt: skip
     release_model: options.ReleaseModel = "last"
     curvature: options.Curvature = None
-    measure: Annotated[
-        str,
-        Option(
-            "Of the errors of the models after each step: their sum, or the maximum.",
-            metavar="NAME",
-            among=("sum", "maximum"),
-        ),
-    ] = "sum"
+    measure: Annotated[str, Option(
+        "Of the errors of the models after each step: their sum, or the maximum.",
+        metavar="NAME", among=("sum", "maximum"),
+    )] = "sum"  # fmt: skip
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
-    lr: Annotated[
-        float,
-        Option("Learning rate; it matters with weight decay or curvature. The objective is in units of its square."),
-    ] = 1.0
+    lr: Annotated[float, Option(
+        "Learning rate; it matters with weight decay or curvature. The objective is in units of its square."
+    )] = 1.0  # fmt: skip
     tolerance: Annotated[
         float | None, Option("Certified relative gap to reach; default 1e-4, for per-mode and seed groups 1e-3.")
     ] = None
-    solver: Annotated[
-        str,
-        Option(
-            "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
-            "best of a form: toeplitz, banded (these two for balls-in-bins too), buffered, inverse, banded-inverse."
-        ),
-    ] = "dense"
-    bandwidth: Annotated[
-        int | None,
-        Option(
-            "Number of diagonals, for the forms that have diagonals; default: the period (at most 32, "
-            "except for toeplitz).",
-            least=1,
-        ),
-    ] = None
+    solver: Annotated[str, Option(
+        "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
+        "best of a form: toeplitz, banded (these two for balls-in-bins too), buffered, inverse, banded-inverse."
+    )] = "dense"  # fmt: skip
+    bandwidth: Annotated[int | None, Option(
+        "Number of diagonals, for the forms that have diagonals; default: the period (at most 32, "
+        "except for toeplitz).",
+        least=1,
+    )] = None  # fmt: skip
     buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
-    coalition: Annotated[
-        int,
-        Option("corn, decor, kronecker: protect against any Q colluding nodes; 0: against an outsider.", metavar="Q"),
-    ] = 0
-    groups: Annotated[
-        Path | None,
-        Option(
-            "corn, kronecker: groups of nodes that share a seed, a JSON list of lists of node labels; "
-            "default: all nodes, or with --coalition the two ends of every edge.",
-            metavar="FILE.json",
-        ),
-    ] = None
+    coalition: Annotated[int, Option(
+        "corn, decor, kronecker: protect against any Q colluding nodes; 0: against an outsider.", metavar="Q"
+    )] = 0  # fmt: skip
+    groups: Annotated[Path | None, Option(
+        "corn, kronecker: groups of nodes that share a seed, a JSON list of lists of node labels; "
+        "default: all nodes, or with --coalition the two ends of every edge.",
+        metavar="FILE.json",
+    )] = None  # fmt: skip
     max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
     horizon: Annotated[int, Option("Noise over nodes: number of steps in the objective.", metavar="STEPS")] = 1
     probes: Annotated[
@@ -309,7 +276,6 @@ class FactorizeConfig(OnGraph):
 
     @property
     def form(self) -> str | None:
-        """The searched form with structure; None for other solvers."""
         return self.solver if self.solver in FORMS and self.over_time else None
 
     def _require_form_options(self) -> None:

@@ -37,17 +37,12 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     table.show_header = False
     bar = f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
     rows = {
-        "nodes": f"{answer['nodes']:,}",
-        **_shape(answer),
-        "gossip": answer["gossip"],
-        "counted_models": answer["counted_models"],
-        "objective": _number(answer["objective"]) + bar,
+        "nodes": f"{answer['nodes']:,}", **_shape(answer), "gossip": answer["gossip"],
+        "counted_models": answer["counted_models"], "objective": _number(answer["objective"]) + bar,
         **({} if _error_hides_gap(answer) else {"lower bound": _number(answer["lower_bound"])}),
         "gap": "within the error of the estimate" if _error_hides_gap(answer) else _percent(answer["gap"]) or "inf",
-        "status": answer["status"],
-        "iterations": f"{answer['iterations']:,}",
-        "seconds": f"{answer['seconds']:.2f}",
-    }
+        "status": answer["status"], "iterations": f"{answer['iterations']:,}", "seconds": f"{answer['seconds']:.2f}",
+    }  # fmt: skip
     for name, value in rows.items():
         table.add_row(name, value)
     terminal.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])

@@ -41,7 +41,6 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_obj
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later."""
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
@@ -57,24 +56,18 @@ def run_factorize(
     shared = {
         **config.values("mechanism", "graph", "counted_models", "momentum", "weight_decay", "lr"),
         **({} if config.measure == "sum" else config.values("measure")),
-        "error_weights": None if weights is None else weights.describe(),
-        "graph_hash": graphs.content_hash(graph),
+        "error_weights": None if weights is None else weights.describe(), "graph_hash": graphs.content_hash(graph),
         "gossip": gossip.name,
-    }
+    }  # fmt: skip
     if out is not None:
         header = {**shared, "gossip_hash": gossip.content_hash, "node_labels": [*map(str, gossip.labels)], **of_bins}
         _save(out, job, certified, grams, header | {"versions": versions()})
     return {
-        **shared,
-        "nodes": gossip.num_nodes,
+        **shared, "nodes": gossip.num_nodes,
         **{name: json_number(getattr(certified, name)) for name in ("objective", "lower_bound", "gap")},
-        "status": certified.status,
-        "iterations": certified.iterations,
-        "seconds": seconds,
-        "notes": list(certified.notes),
-        **_facts(config, certified),
-        **of_bins,
-    }
+        "status": certified.status, "iterations": certified.iterations, "seconds": seconds,
+        "notes": list(certified.notes), **_facts(config, certified), **of_bins,
+    }  # fmt: skip
 
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
@@ -92,13 +85,10 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
 def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
     if isinstance(solved, SpatialFactorization):
         return {
-            **dict.fromkeys(("steps", "epochs", "period")),
-            **{name: getattr(solved, name) for name in OVER_NODES},
-            "coalition": solved.coalition_size,
-            "groups": len(solved.groups),
-            "horizon": config.horizon,
+            **dict.fromkeys(("steps", "epochs", "period")), **{name: getattr(solved, name) for name in OVER_NODES},
+            "coalition": solved.coalition_size, "groups": len(solved.groups), "horizon": config.horizon,
             "private_std": math.sqrt(solved.private_variance),
-        }
+        }  # fmt: skip
     facts: dict[str, Any] = {
         "steps": config.epochs * config.period,
         **config.values("epochs", "period"),

@@ -10,9 +10,11 @@ import operator
 from collections.abc import Callable, Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -30,10 +32,6 @@ from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
 from .account_losses import SQUARES, Account, Nodes, SecretAccount
-
-if TYPE_CHECKING:
-    import networkx as nx
-    from matplotlib.axes import Axes
 
 NPZ = "pairwise.npz"
 PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
@@ -141,14 +139,10 @@ class Pictures:
     def _unplaced(self) -> str:
         return f"Privacy loss of each node under trust model {self.answer['trust']}"
 
-    @functools.cached_property
-    def _published(self) -> list[extensions.PublishedLosses]:
-        privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
-        return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
-
     def _published_curves(self) -> list[pictures.Curve]:
-        curves = []
-        for kind, bound in zip(itertools.cycle((pictures.SQUARED, pictures.CODED)), self._published, strict=False):
+        privacy, curves = (self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)), []
+        published = [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
+        for kind, bound in zip(itertools.cycle((pictures.SQUARED, pictures.CODED)), published, strict=False):
             pairs = [
                 (self.hops[nodes][loss.node], bound.squared[nodes][loss.node])
                 for nodes, losses in self.losses.items()
@@ -224,7 +218,6 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """Panels side by side, each with title and nodes, and a caption below them."""
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
     foot = 0.55 + LINE_INCHES * len(lines)

@@ -16,8 +16,7 @@ from .terminal import Answer, command
 if TYPE_CHECKING:
     from ..planning import RunPlan
 
-SHOWN = 12
-"""Largest number of designs in the table besides the Pareto-optimal ones."""
+SHOWN = 12  # largest number of designs in the table besides the Pareto-optimal ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +30,9 @@ class PlanConfig(OnGraph):
         float | None, Option("Budget of every design, at --delta.", instead_of=("mu",), rule="positive")
     ] = None
     delta: options.Delta = 1e-6
-    mu: Annotated[
-        float | None,
-        Option("Budget instead of --epsilon; public batches only.", instead_of=("epsilon",), rule="positive"),
-    ] = None
+    mu: Annotated[float | None, Option(
+        "Budget instead of --epsilon; public batches only.", instead_of=("epsilon",), rule="positive"
+    )] = None  # fmt: skip
     trust: Annotated[str, Option("Trust model: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: options.AttackerList = None
     colluders: options.ColluderList = None
@@ -48,16 +46,11 @@ class PlanConfig(OnGraph):
     messages: Annotated[
         int | None, Option("Largest number of messages that a node sends, on average.", metavar="M", least=1)
     ] = None
-    mechanisms: Annotated[
-        tuple[str, ...],
-        Option(
-            "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, "
-            "decor against coalitions, and cdp alone under central.",
-            ("--mechanism",),
-            metavar="A,B,...",
-            listed=True,
-        ),
-    ] = ()
+    mechanisms: Annotated[tuple[str, ...], Option(
+        "Names of `mfdl mechanisms`, and file:FILE; default dp-dsgd and mafalda, with corn against outsiders, "
+        "decor against coalitions, and cdp alone under central.",
+        ("--mechanism",), metavar="A,B,...", listed=True,
+    )] = ()  # fmt: skip
     batches: Annotated[
         tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
     ] = ("1", "4", "16")
@@ -67,42 +60,27 @@ class PlanConfig(OnGraph):
     gossip_rounds: Annotated[
         tuple[str, ...], Option("Gossip rounds after each step.", metavar="A,B,...", listed=True)
     ] = ("1", "5", "20")
-    polynomials: Annotated[
-        tuple[str, ...],
-        Option(
-            "Of W in the rounds of a step: powers, chebyshev, least-noise; default powers, with least-noise too for "
-            "several rounds of symmetric gossip if every message is seen.",
-            metavar="A,B,...",
-            listed=True,
-        ),
-    ] = ()
-    participations: Annotated[
-        tuple[str, ...],
-        Option(
-            "cyclic (public batches), balls-in-bins (secret batches), or both; default: both with --epsilon, without "
-            "secret batches for encoders that are optimised for public ones.",
-            metavar="A,B",
-            listed=True,
-        ),
-    ] = ()
-    release_models: Annotated[
-        tuple[str, ...],
-        Option(
-            "What is published: last, average:M, exponential:M, or average:P% (mean of the last P % of the models).",
-            metavar="A,B,...",
-            listed=True,
-        ),
-    ] = ("last", "average:50%")
+    polynomials: Annotated[tuple[str, ...], Option(
+        "Of W in the rounds of a step: powers, chebyshev, least-noise; default powers, with least-noise too for "
+        "several rounds of symmetric gossip if every message is seen.",
+        metavar="A,B,...", listed=True,
+    )] = ()  # fmt: skip
+    participations: Annotated[tuple[str, ...], Option(
+        "cyclic (public batches), balls-in-bins (secret batches), or both; default: both with --epsilon, without "
+        "secret batches for encoders that are optimised for public ones.",
+        metavar="A,B", listed=True,
+    )] = ()  # fmt: skip
+    release_models: Annotated[tuple[str, ...], Option(
+        "What is published: last, average:M, exponential:M, or average:P% (mean of the last P % of the models).",
+        metavar="A,B,...", listed=True,
+    )] = ("last", "average:50%")  # fmt: skip
     max_steps: Annotated[int, Option("Designs with more steps are left out.", metavar="T", least=1)] = 160
-    curvature: Annotated[
-        str | None,
-        Option(
-            "Public curvature of the loss, with which the excess loss is predicted: "
-            "power:EXPONENT[:DIMENSION[:LARGEST]], features:FILE[:FACTOR] (public records in rows), or a FILE of "
-            "eigenvalues (.npy, .csv).",
-            metavar="SPECTRUM",
-        ),
-    ] = None
+    curvature: Annotated[str | None, Option(
+        "Public curvature of the loss, with which the excess loss is predicted: "
+        "power:EXPONENT[:DIMENSION[:LARGEST]], features:FILE[:FACTOR] (public records in rows), or a FILE of "
+        "eigenvalues (.npy, .csv).",
+        metavar="SPECTRUM",
+    )] = None  # fmt: skip
     start_distance: Annotated[
         float, Option("Distance from the first models to the optimum along each direction.", rule="positive")
     ] = 1.0

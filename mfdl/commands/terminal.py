@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-NAMES = ("attacker", "victim", "node", "graph")
-"""Columns that hold names of nodes or graphs."""
+NAMES = ("attacker", "victim", "node", "graph")  # columns that hold names of nodes or graphs
 NAME_WIDTH = 24
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
 
@@ -114,20 +113,16 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
         count = len(row["seeds"])
         diverged = f"diverged ({row['diverged']} of {count})" if row["diverged"] else ""
         filled.add_row(
-            *(row[name] for name in several),
-            row["mechanism"],
-            row["trust"],
+            *(row[name] for name in several), row["mechanism"], row["trust"],
             "-" if (mu := row["mu"]) is None else mu if isinstance(mu, str) else f"{mu:g}",
-            *[rounded_up(row["epsilon"])] * secret,
-            f"{row['lr']:g}",
+            *[rounded_up(row["epsilon"])] * secret, f"{row['lr']:g}",
             diverged or plus_minus(row["final_test_loss_mean"], row["final_test_loss_std"], count, ".3f"),
             plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
-        )
+        )  # fmt: skip
     return filled
 
 
-TAKEN = ("config", "out", "several")
-"""Parameters of a decorated function that are no options of their own."""
+TAKEN = ("config", "out", "several")  # parameters of a decorated function that are no options of their own
 
 Answer = tuple[Any, Callable[[], None], int]
 """The answer as one JSON value, a function that shows it, and the exit code."""
@@ -141,9 +136,7 @@ def command(
     """The decorated function gets the config and `out` first; its other parameters are options of this command alone.
 
     Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several; of one with `typed`
-    among its arguments it passes the names of its typed fields.
-
-    Args: out: the help of `--out`; default: its value.
+    among its arguments it passes the names of its typed fields. out: the help of `--out`; default: its value.
     """
     fields = config_type.fields()
     wants_typed = "typed" in inspect.signature(config_type).parameters

@@ -5,33 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from ..errors import require_known
 from ..metrics import WORDS, is_accuracy, is_of_nodes
+from . import style
 from .line_charts import DOTTED, Level, Line, LineChart
-from .style import (
-    INK,
-    LINE_INCHES,
-    QUIET,
-    Look,
-    caption_lines,
-    name_ends,
-    plain_decades,
-    plain_steps,
-    quiet,
-    short_name,
-    write_caption,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
 
 FINAL_LOG_RATIO = 50.0  # `style.LOG_RATIO` of the final losses, whose lengths from zero say more while they are visible
 WIDTH, ROW, HEAD = 11.0, 0.42, 0.95  # inches
@@ -47,7 +33,7 @@ class Curves:
     """
 
     label: str
-    look: Look
+    look: style.Look
     steps: Sequence[NDArray[np.int64]]
     losses: Sequence[NDArray[np.float64]]
     finals: Sequence[float | None]
@@ -63,13 +49,12 @@ class Curves:
 
     @property
     def mean(self) -> float | None:
-        """Mean final loss; None when a seed diverged."""
         return None if self.diverged or not self.finals else float(np.mean(self.reached))
 
     @property
     def short(self) -> str:
         """The label; of a file the beginning and the end, which tells files apart."""
-        return short_name(self.label, 20) if self.label.startswith("file:") else self.label
+        return style.short_name(self.label, 20) if self.label.startswith("file:") else self.label
 
     @property
     def evaluated(self) -> bool:
@@ -99,20 +84,20 @@ def draw_curves(
     """
     alone = len(curves) == 1
     final = f"The final {WORDS[metric]} is the {_over(metric, last_steps)}. " * alone
-    lines = caption_lines(final + caption, CAPTION_WIDTH)
-    body, foot = max(3.9, 1.4 + ROW * len(curves)), 0.30 + LINE_INCHES * len(lines)
+    lines = style.caption_lines(final + caption, CAPTION_WIDTH)
+    body, foot = max(3.9, 1.4 + ROW * len(curves)), 0.30 + style.LINE_INCHES * len(lines)
     height = HEAD + body + 0.55 + foot
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     bottom, top = (foot + 0.55) / height, 1 - HEAD / height
     left = figure.add_axes((0.055, bottom, 0.7 if alone else 0.445, top - bottom))
     size = 14.5 * min(1.0, TITLE_WIDTH / max(len(title), 1))
-    figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
+    figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=style.INK, va="center")
     drawn = [_with_final(curves[0])] if alone else curves
     draw_over_steps(left, drawn, num_seeds, levels=levels, metric=metric)
     if not alone:
         right = figure.add_axes((0.735, bottom, 0.165, top - bottom))
         _final_test_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
-    write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
+    style.write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
     return figure
 
 
@@ -142,7 +127,7 @@ def draw_over_steps(
     remarks = ["mean over nodes"] * is_of_nodes(metric) + [f"band: range over {num_seeds} seeds"] * (num_seeds > 1)
     words = WORDS[metric][0].upper() + WORDS[metric][1:]
     title = f"{words} while training" + f" ({'; '.join(remarks)})" * bool(remarks)
-    axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=10)
+    axes.set_title(title, loc="left", fontsize=9.5, color=style.INK, pad=10)
     low, high = calm_range(curves, levels.values())
     lines = [curve.line() for curve in curves if curve.evaluated]
     last, before = max([1.0, *(line.x[-1] for line in lines)]), None if named else axes.get_legend()
@@ -158,7 +143,7 @@ def draw_over_steps(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     if named:
         edge = [dataclasses.replace(end, height=min(end.height, high), stop=math.inf) for end in ends]
-        name_ends(axes, edge, apart=0.105)
+        style.name_ends(axes, edge, apart=0.105)
     else:
         handles |= {line.look.name: line.look.handle(linewidth=2.0) for line in lines}
         handles |= {level.name: Line2D([], [], **DOTTED) for level in dotted}
@@ -185,7 +170,7 @@ def _final_test_losses(
     axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float], metric: str
 ) -> None:
     remark = "" if num_seeds == 1 else " (bar: mean; dot: one seed)"
-    axes.set_title(f"Final {WORDS[metric]}{remark}", loc="left", fontsize=9.5, color=INK, pad=10)
+    axes.set_title(f"Final {WORDS[metric]}{remark}", loc="left", fontsize=9.5, color=style.INK, pad=10)
     rows = list(range(len(curves)))[::-1]  # the first mechanism on top
     reached = [value for curve in curves if not curve.diverged for value in curve.reached] + list(levels.values())
     lowest, highest = min(reached, default=0.0), max(reached, default=1.0)
@@ -202,12 +187,12 @@ def _final_test_losses(
     if logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(start, highest * 1.15)
-        plain_decades(axes.xaxis, axes.get_xlim())
+        style.plain_decades(axes.xaxis, axes.get_xlim())
     else:
         axes.set_xlim(start, highest * 1.06 if math.isfinite(highest) and highest > 0 else 1.0)
-        plain_steps(axes.xaxis, 4)
-    axes.set_xlabel(_over(metric, last_steps), fontsize=9, color=QUIET)
-    quiet(axes, grid="x")
+        style.plain_steps(axes.xaxis, 4)
+    axes.set_xlabel(_over(metric, last_steps), fontsize=9, color=style.QUIET)
+    style.quiet(axes, grid="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
@@ -232,5 +217,5 @@ def _one_final_test_loss(axes: Axes, row: int, curve: Curves, start: float) -> N
         bold = {**beside, **text, "fontsize": 10, "fontweight": "bold", "va": "bottom" if two else "center"}
         axes.annotate(_in_digits(curve.mean), (1, row), xytext=(7, -1 if two else 0), **bold)
         if two:
-            small = {**beside, "fontsize": 8, "color": QUIET, "va": "top"}
+            small = {**beside, "fontsize": 8, "color": style.QUIET, "va": "top"}
             axes.annotate(f"accuracy {curve.accuracy:.0%}", (1, row), xytext=(7, -2), **small)

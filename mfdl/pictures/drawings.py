@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import FuncNorm, LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
@@ -20,26 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from mfdl_solvers.ties import first_smallest, ranked
 
 from ..display import less_rounding
-from .style import (
-    CHARACTER,
-    EDGE,
-    GRID,
-    GROUND,
-    INK,
-    LOG_RATIO,
-    NEGATIVE,
-    POSITIVE,
-    QUIET,
-    contrast,
-    css,
-    plain,
-    plain_decades,
-    short_name,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
+from . import style
 
 MAX_LABELLED = 40  # nodes up to which every node carries its name
 WHOLE_RANGE = 1e-12  # what is below this fraction of the largest value is zero in all but rounding
@@ -75,7 +58,7 @@ def draw_matrix(
             along.set_ticks(range(len(names)), labels=names)
             along.set_tick_params(length=0, rotation=90 if along is axes.xaxis else 0)
     axes.tick_params(labelsize=8 if max(values.shape) <= MAX_NUMBERED or max(values.shape) > MAX_LABELLED else 6.5)
-    axes.tick_params(colors=QUIET)
+    axes.tick_params(colors=style.QUIET)
     axes.spines[:].set_visible(False)
     if max(values.shape) <= MAX_NUMBERED if numbers is None else numbers:
         _write_numbers(axes, values, norm, text or cell_text)
@@ -90,9 +73,9 @@ def heat_map(
         size = (max(5.0, 2.6 + 0.5 * min(len(columns), 24)), 1.8 + 0.40 * min(len(rows), 24))
         ax = Figure(figsize=size, layout="constrained", facecolor="white").add_subplot()
     image, scaling = draw_matrix(ax, matrix, rows, columns)
-    ax.set_xlabel("attacker", fontsize=9.5, color=QUIET)
-    ax.set_ylabel("victim", fontsize=9.5, color=QUIET)
-    ax.set_title(title, fontsize=11, color=INK, loc="left")
+    ax.set_xlabel("attacker", fontsize=9.5, color=style.QUIET)
+    ax.set_ylabel("victim", fontsize=9.5, color=style.QUIET)
+    ax.set_title(title, fontsize=11, color=style.INK, loc="left")
     name_bar(ax.figure.colorbar(image, ax=ax), f"{words}{scaling}")
     return ax
 
@@ -111,9 +94,9 @@ def square_map(
         labels: of the axes, across and down; norm, text: as in `draw_matrix`.
     """
     n, named = len(matrix), 0 < len(names) <= MAX_LABELLED
-    longest = max((len(short_name(name)) for name in names), default=0) if named else 2
-    left, gap = 22 + CHARACTER * TICK * longest, 5.0
-    under = CHARACTER * TICK * longest + 2.2 * LABEL
+    longest = max((len(style.short_name(name)) for name in names), default=0) if named else 2
+    left, gap = 22 + style.CHARACTER * TICK * longest, 5.0
+    under = style.CHARACTER * TICK * longest + 2.2 * LABEL
     width, height = left + MAP_SIDE + 6, gap + MAP_SIDE + under + BAR + 2 * TICK
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     axes = figure.add_axes((left / width, 1 - (gap + MAP_SIDE) / height, MAP_SIDE / width, MAP_SIDE / height))
@@ -123,13 +106,13 @@ def square_map(
     image, _ = draw_matrix(axes, drawn, [], [], norm=norm, text=text, numbers=None if names else False)
     image.set_cmap(matplotlib.colormaps[MAP])  # no colour where there is no number
     places = range(n) if named else sorted({0, n // 4, n // 2, 3 * n // 4, n - 1})
-    words = [short_name(names[i]) if named else str(i + 1) for i in places]
+    words = [style.short_name(names[i]) if named else str(i + 1) for i in places]
     upright: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "center", "rotation_mode": "anchor"}
     axes.set_xticks([i / step for i in places], words, **(upright if named else {"rotation": 0}))
     axes.set_yticks([i / step for i in places], words)
-    axes.tick_params(length=0, labelsize=TICK, colors=QUIET, pad=3)
-    axes.spines[:].set(visible=True, color=GRID)
-    label: dict[str, Any] = {"ha": "center", "fontsize": LABEL, "color": QUIET}
+    axes.tick_params(length=0, labelsize=TICK, colors=style.QUIET, pad=3)
+    axes.spines[:].set(visible=True, color=style.GRID)
+    label: dict[str, Any] = {"ha": "center", "fontsize": LABEL, "color": style.QUIET}
     figure.text((left + MAP_SIDE / 2) / width, (BAR + 2 * TICK + 4) / height, labels[0], **label)
     up: dict[str, Any] = {"rotation": 90, "rotation_mode": "anchor", **label}
     figure.text(LABEL / width, 1 - (gap + MAP_SIDE / 2) / height, labels[1], **up)
@@ -138,8 +121,8 @@ def square_map(
     bar.imshow(colours, cmap=MAP, norm=norm, interpolation="none", aspect="auto")
     bar.set_axis_off()
     for share, side in ((0.0, "left"), (0.25, "center"), (0.5, "center"), (0.75, "center"), (1.0, "right")):
-        word = plain(float(f"{float(norm.inverse(share)):.2g}"))
-        bar.text(share, -0.3, word, transform=bar.transAxes, ha=side, va="top", fontsize=TICK, color=QUIET)
+        word = style.plain(float(f"{float(norm.inverse(share)):.2g}"))
+        bar.text(share, -0.3, word, transform=bar.transAxes, ha=side, va="top", fontsize=TICK, color=style.QUIET)
     return figure
 
 
@@ -150,10 +133,10 @@ def _write_numbers(axes: Axes, values: NDArray[np.float64], norm: Normalize, tex
         if math.isnan(value):
             continue
         if math.isinf(value):
-            word, colour = "∞", INK
+            word, colour = "∞", style.INK
         else:
             word, ground = text(value), to_hex(colours(float(norm(max(value, norm.vmin or 0.0)))))
-            colour = max(IN_CELLS, key=partial(contrast, ground))  # exact: colours of 8 bits
+            colour = max(IN_CELLS, key=partial(style.contrast, ground))  # exact: colours of 8 bits
         size = min(9.0, 0.46 * cell, 1.5 * cell / len(word))
         axes.text(j, i, word, color=colour, fontsize=size, ha="center", va="center")
 
@@ -169,7 +152,7 @@ def cell_text(value: float) -> str:
     decimal = less_rounding(float(value))
     place = decimal.adjusted()
     if not -3 <= place < 4:
-        return plain(float(Context(prec=1, rounding=ROUND_CEILING).create_decimal(decimal)))
+        return style.plain(float(Context(prec=1, rounding=ROUND_CEILING).create_decimal(decimal)))
     return str(decimal.quantize(Decimal(1).scaleb(min(place - 1, 0)), rounding=ROUND_CEILING))
 
 
@@ -190,7 +173,7 @@ def scale(values: NDArray[np.float64]) -> tuple[Normalize, str]:
     if not positive.size:
         return Normalize(0.0, 1.0), ""
     low, high = float(positive.min()), float(positive.max())
-    if high / low > LOG_RATIO:
+    if high / low > style.LOG_RATIO:
         return LogNorm(low, high, clip=True), " (logarithmic)"
     return Normalize(0.0, high), ""
 
@@ -207,10 +190,10 @@ def colour_map() -> Any:
 
 
 def name_bar(bar: Any, words: str) -> None:
-    bar.set_label(words, fontsize=9, color=QUIET)
+    bar.set_label(words, fontsize=9, color=style.QUIET)
     if isinstance(bar.mappable.norm, LogNorm):
-        plain_decades(bar.ax.yaxis, bar.mappable.get_clim())
-    bar.ax.tick_params(labelsize=8, colors=QUIET)
+        style.plain_decades(bar.ax.yaxis, bar.mappable.get_clim())
+    bar.ax.tick_params(labelsize=8, colors=style.QUIET)
     bar.outline.set_visible(False)
 
 
@@ -228,7 +211,7 @@ def draw_edges(axes: Axes, graph: nx.Graph) -> tuple[dict[Any, Any], float]:
     """Grey lines between the nodes; returns the spots of the nodes and the size of their markers."""
     few, layout = len(graph) <= MAX_LABELLED, nx.spring_layout(graph, seed=LAYOUT_SEED)
     lines = [[tuple(layout[i]), tuple(layout[j])] for i, j in graph.edges]
-    axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=1.1 if few else 0.4, zorder=1))
+    axes.add_collection(LineCollection(lines, colors=style.EDGE, linewidths=1.1 if few else 0.4, zorder=1))
     axes.set_axis_off()
     axes.margins(0.1)
     return layout, 260.0 if few else max(28.0, 9000 / len(graph))
@@ -246,8 +229,8 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
     edges = np.array([np.linspace(where[i], where[j], EDGE_POINTS) for i, j in graph.edges if i != j]).reshape(-1, 2)
     taken = [(*(spot - radius), *(spot + radius)) for spot in spots]
     crowd = {label: float(np.sort(np.hypot(*(spots - where[label]).T))[: FEW + 1].sum()) for label in names}
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": FONT, "color": INK, "zorder": 5}
-    style |= {"linespacing": 1.05, "path_effects": [withStroke(linewidth=2.2, foreground="white")]}
+    written: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": FONT, "color": style.INK, "zorder": 5}
+    written |= {"linespacing": 1.05, "path_effects": [withStroke(linewidth=2.2, foreground="white")]}
     for label in ranked(list(names), lambda label: crowd[label]):
         lines = names[label].split("\n")
         half = np.array([WIDE * max(map(len, lines)), HIGH * len(lines)]) * FONT / 2
@@ -258,7 +241,7 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
         best = first_smallest(costs)
         taken.append(boxes[best])
         across, up = (float(v) for v in places[best] - where[label])
-        axes.annotate(names[label], tuple(layout[label]), xytext=(across, up), textcoords="offset points", **style)
+        axes.annotate(names[label], tuple(layout[label]), xytext=(across, up), textcoords="offset points", **written)
 
 
 def _covered(box: Box, taken: Sequence[Box], edges: NDArray[np.float64]) -> float:
@@ -296,16 +279,17 @@ def correlated_graph(
     values = [float(correlation[pair]) for pair in pairs]
     widths = [0.3 + (3.4 if few else 1.6) * abs(value) / abs(values[-1]) for value in values]
     drawn = list(zip(pairs, values, widths, strict=True))
-    style: dict[str, Any] = {"linewidths": widths, "colors": [NEGATIVE if v < 0 else POSITIVE for v in values]}
-    style["linestyles"] = [(0, (5 / width, 3.5 / width)) if value < 0 else "-" for _, value, width in drawn]
-    style["urls"] = [f"{labels[i]} and {labels[j]}: correlation {plain(value)}" for (i, j), value, _ in drawn]
+    marks: dict[str, Any] = {"linewidths": widths}
+    marks["colors"] = [style.NEGATIVE if value < 0 else style.POSITIVE for value in values]
+    marks["linestyles"] = [(0, (5 / width, 3.5 / width)) if value < 0 else "-" for _, value, width in drawn]
+    marks["urls"] = [f"{labels[i]} and {labels[j]}: correlation {style.plain(value)}" for (i, j), value, _ in drawn]
     ends = [[tuple(spots[i]), tuple(spots[j])] for i, j in pairs]
-    axes.add_collection(LineCollection(ends, gid=css("pair"), zorder=2, **style))
+    axes.add_collection(LineCollection(ends, gid=style.css("pair"), zorder=2, **marks))
     radii = 2.3 + 3.7 * std / (std.max() or 1.0) if few else np.full(len(labels), 2.3)
-    tips = [f"{label}: std {plain(float(value))}" for label, value in zip(labels, std, strict=True)]
-    dots: dict[str, Any] = {"color": INK, "edgecolors": GROUND, "linewidths": 1.1, "zorder": 3, "clip_on": False}
-    axes.scatter(spots[:, 0], spots[:, 1], (2 * radii) ** 2, urls=tips, gid=css("node"), **dots)
+    tips = [f"{label}: std {style.plain(float(value))}" for label, value in zip(labels, std, strict=True)]
+    dots: dict[str, Any] = {"color": style.INK, "edgecolors": style.GROUND, "linewidths": 1.1, "clip_on": False}
+    axes.scatter(spots[:, 0], spots[:, 1], (2 * radii) ** 2, urls=tips, gid=style.css("node"), zorder=3, **dots)
     if few:
-        names = {label: short_name(str(label)) for label in labels}
+        names = {label: style.short_name(str(label)) for label in labels}
         name_nodes(axes, graph, layout, names, float(radii.max() * 2) ** 2)
     return figure

@@ -15,30 +15,9 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from ..check import FloatArray
-from .style import (
-    CHARACTER,
-    DASHED,
-    GROUND,
-    INK,
-    QUIET,
-    TICK,
-    End,
-    Look,
-    caption_lines,
-    css,
-    fit_y,
-    name_ends,
-    plain,
-    plain_decades,
-    plain_steps,
-    quiet,
-    series_looks,
-    short_name,
-    wrapped,
-    write_caption,
-)
+from . import style
 
-DOTTED: dict[str, Any] = {"color": QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
+DOTTED: dict[str, Any] = {"color": style.QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
 WIDTH, HEIGHT, TOP, LEFT, BOTTOM = 285.0, 190.0, 20.0, 32.0, 41.0  # points: of a page's chart, and around its axes
 FONT, NAME_ROW = 9.0, 11.5  # points: of labels and names, height of a name
 
@@ -47,7 +26,7 @@ FONT, NAME_ROW = 9.0, 11.5  # points: of labels and names, height of a name
 class Line:
     """One series; middle, low, high: value and range at each x, nan: no point there; tips: of points in a page."""
 
-    look: Look
+    look: style.Look
     x: NDArray[np.float64]
     middle: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -56,12 +35,12 @@ class Line:
     tips: Sequence[str] = ()
 
     @classmethod
-    def from_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
+    def from_repetitions(cls, look: style.Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
         """Mean and range of values, shape (repetitions, points); no point where one of them is not finite."""
         finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
         return cls(look, np.asarray(x, np.float64), finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0), words)
 
-    def draw(self, axes: Axes, *, width: float, every: int = 1, clip: bool = False) -> list[End]:
+    def draw(self, axes: Axes, *, width: float, every: int = 1, clip: bool = False) -> list[style.End]:
         """The range as a band, or at a single point as a bar; the middle as a line, with the markers of its look.
 
         Args: every: which points have a marker; clip: whether markers end at the axes, as the line does.
@@ -69,24 +48,26 @@ class Line:
         """
         look, known = self.look, np.isfinite(self.low) & np.isfinite(self.high)
         x, low, high = self.x[known], self.low[known], self.high[known]
-        behind: dict[str, Any] = {"color": look.colour, "zorder": look.front - 1, "gid": css(look.classes, "band")}
+        behind: dict[str, Any] = {"color": look.colour, "zorder": look.front - 1}
+        behind["gid"] = style.css(look.classes, "band")
         if x.size > 1 and (low < high).any():
             axes.fill_between(x, low, high, alpha=0.16, linewidth=0, **behind)
         elif (low < high).any():
             axes.plot([x[0], x[0]], [low[0], high[0]], marker="_", markersize=6, linewidth=1, **behind)
         points = np.flatnonzero(np.isfinite(self.middle))
-        style: dict[str, Any] = {"solid_capstyle": "round", "zorder": look.front, "gid": css(look.classes, "line")}
-        style["marker"] = "o" if points.size == 1 and not look.marker else ""
-        axes.plot(self.x, self.middle, linewidth=width, **look.line, **style)
+        marker, gid = "o" if points.size == 1 and not look.marker else "", style.css(look.classes, "line")
+        drawn: dict[str, Any] = {**look.line, "solid_capstyle": "round", "zorder": look.front, "marker": marker}
+        axes.plot(self.x, self.middle, linewidth=width, gid=gid, **drawn)
         if look.marker:
             shift = (look.index or 0) % every  # so that markers of two series do not lie on each other
             marked = points[(points % every == shift) | (self.x.size == 1)]
-            dots: dict[str, Any] = {"color": look.colour, "edgecolors": GROUND, "linewidths": 0.6, "clip_on": clip}
-            dots |= {"s": 5.5**2, "marker": look.marker, "zorder": look.front + 1, "gid": css(look.classes, "mark")}
+            dots: dict[str, Any] = {"color": look.colour, "marker": look.marker, "zorder": look.front + 1, "s": 5.5**2}
+            dots |= {"edgecolors": style.GROUND, "linewidths": 0.6, "clip_on": clip}
+            dots["gid"] = style.css(look.classes, "mark")
             axes.scatter(self.x[marked], self.middle[marked], urls=[self.tips[i] for i in marked if self.tips], **dots)
-        gid = css(look.classes, "name")
+        gid = style.css(look.classes, "name")
         return [
-            End(float(self.middle[i]), look.name, self.words, look.colour, float(self.x[i]), look.marker, gid)
+            style.End(float(self.middle[i]), look.name, self.words, look.colour, float(self.x[i]), look.marker, gid)
             for i in points[-1:]
         ]
 
@@ -97,14 +78,14 @@ class Level:
 
     name: str
     value: float
-    look: Look | None = None
+    look: style.Look | None = None
 
-    def draw(self, axes: Axes, *, tip: str | None = None) -> End:
+    def draw(self, axes: Axes, *, tip: str | None = None) -> style.End:
         """Draws the line; returns its name for `name_ends`; tip: text of a page."""
         series = self.look.classes if self.look else ""
-        style = DOTTED | ({"color": self.look.colour} if self.look else {})
-        axes.axhline(self.value, url=tip, gid=css(series), **style)
-        return End(self.value, self.name, "", QUIET, gid=css(series or "level", "level-name"))
+        marks = DOTTED | ({"color": self.look.colour} if self.look else {})
+        axes.axhline(self.value, url=tip, gid=style.css(series), **marks)
+        return style.End(self.value, self.name, "", style.QUIET, gid=style.css(series or "level", "level-name"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,23 +106,23 @@ class LineChart:
     y_log: bool | None = None
     y_range: tuple[float, float] | None = None
 
-    def draw(self, axes: Axes, *, width: float = 2.0, marked: int | None = None, tips: bool = False) -> list[End]:
+    def draw(self, axes: Axes, *, width: float = 2.0, marked: int | None = None, tips: bool = False) -> list[style.End]:
         """Draws into given axes and returns the names for `name_ends`.
 
         Args: marked: about how many points of a line carry its marker, None: all; tips: of levels, see `themed_svg`.
         """
         drawn = [values for line in self.lines for values in (line.middle, line.low, line.high)]
         values = np.concatenate([*drawn, [level.value for level in self.levels]])
-        fit_y(axes, values if self.y_range is None else self.y_range, logarithmic=self.y_log)
+        style.fit_y(axes, values if self.y_range is None else self.y_range, logarithmic=self.y_log)
         ends = []
         for line in self._fit_x(axes):
             every = max(1, line.x.size // marked) if marked else 1
             ends += line.draw(axes, width=width, every=every, clip=self.y_range is not None)
         for level in self.levels:
-            ends.append(level.draw(axes, tip=f"{level.name}: {plain(level.value)}" if tips else None))
-        axes.set_xlabel(self.x_label, fontsize=FONT, color=QUIET)
-        axes.set_ylabel(self.y_label, fontsize=FONT, color=QUIET, parse_math=False)
-        quiet(axes, grid="y")
+            ends.append(level.draw(axes, tip=f"{level.name}: {style.plain(level.value)}" if tips else None))
+        axes.set_xlabel(self.x_label, fontsize=FONT, color=style.QUIET)
+        axes.set_ylabel(self.y_label, fontsize=FONT, color=style.QUIET, parse_math=False)
+        style.quiet(axes, grid="y")
         self._write_ticks(axes)
         return ends
 
@@ -156,10 +137,10 @@ class LineChart:
         if self.x_log and low > 0:
             axes.set_xscale("log")
             axes.set_xlim(low / (high / low) ** 0.04, high * (high / low) ** 0.04)
-            plain_decades(axes.xaxis, (low, high))
+            style.plain_decades(axes.xaxis, (low, high))
         else:
             axes.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
-            plain_steps(axes.xaxis, 5)
+            style.plain_steps(axes.xaxis, 5)
         return self.lines
 
     def _write_ticks(self, axes: Axes) -> None:
@@ -167,20 +148,21 @@ class LineChart:
         last, free = -math.inf, []
         for value, text, below in self.x_ticks:
             place = float(axes.transData.transform((value, 1.0))[0]) * 72 / axes.figure.get_dpi()
-            if place - last >= CHARACTER * TICK * max(len(text), len(below)) + 4:
+            if place - last >= style.CHARACTER * style.TICK * max(len(text), len(below)) + 4:
                 free.append((value, text, below))
                 last = place
         if free:
             axes.set_xticks([value for value, *_ in free], [text for _, text, _ in free])
             axes.xaxis.set_minor_locator(NullLocator())
-        style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+        written: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+        written |= {"fontsize": style.TICK, "color": style.QUIET, "annotation_clip": False}
         for value, _, below in free:
-            axes.annotate(below, (value, 0), (0, -25), fontsize=TICK, color=QUIET, annotation_clip=False, **style)
+            axes.annotate(below, (value, 0), (0, -25), **written)
 
     def figure(self, *, marked: int | None = None) -> Figure:
         """A small chart for a page, as high as its names need, with room for the longest of them on the right."""
         names = [line.look.name for line in self.lines] + [level.name for level in self.levels]
-        right = 20 + CHARACTER * FONT * max((len(short_name(name)) for name in names), default=0)
+        right = 20 + style.CHARACTER * FONT * max((len(style.short_name(name)) for name in names), default=0)
         height = max(HEIGHT, TOP + BOTTOM + NAME_ROW * (len(names) + 1))
         across, up = WIDTH - LEFT - right, height - TOP - BOTTOM
         figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
@@ -191,11 +173,11 @@ class LineChart:
         axes.xaxis.labelpad = 15 if any(below for *_, below in self.x_ticks) else 4
         axes.yaxis.label.set(rotation=0, ha="left", va="bottom")
         axes.yaxis.set_label_coords(-LEFT / across, 1 + (TOP - FONT - 2) / up)
-        name_ends(axes, [end.shortened for end in ends], apart=NAME_ROW / up, size=FONT)
+        style.name_ends(axes, [end.shortened for end in ends], apart=NAME_ROW / up, size=FONT)
         return figure
 
 
-def swatch(look: Look) -> Figure:
+def swatch(look: style.Look) -> Figure:
     """A short piece of a line with its marker, for a legend in a page."""
     figure = Figure(figsize=(25.5 / 72, 10.5 / 72), dpi=72)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 1), ylim=(-1, 1))
@@ -237,8 +219,8 @@ class Panel:
 def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     """Lines are means, bands reach from the smallest to the largest repetition; names stand once, above."""
     width = max(PANEL_INCHES * len(panels) + 0.6, 8.6)
-    lines = wrapped(caption, int(width * 17))
-    heading = wrapped(title, int(width * 9))
+    lines = style.wrapped(caption, int(width * 17))
+    heading = style.wrapped(title, int(width * 9))
     looks = _looks(panels)
     columns = max(1, int(width / (0.5 + 0.085 * max(map(len, looks)))))
     above = 0.3 + 0.24 * len(heading) + 0.24 * math.ceil(len(looks) / columns)
@@ -250,14 +232,14 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, looks)
     _head(figure, heading, looks, columns, 0.2 + 0.24 * len(heading), 1.7)
-    write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
+    style.write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
 
 
 def _head(
     figure: Figure,
     heading: Sequence[str],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, style.Look],
     columns: int,
     below: float,
     width: float,
@@ -265,14 +247,14 @@ def _head(
 ) -> None:
     """Title, and a legend `below` inches from the top, with further lines by name."""
     across, up = figure.get_size_inches()
-    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
-    figure.text(0.3 / across, 1 - 0.16 / up, "\n".join(heading), **bold)
+    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "va": "top", "linespacing": 1.25}
+    figure.text(0.3 / across, 1 - 0.16 / up, "\n".join(heading), color=style.INK, **bold)
     handles = {name: look.handle(linewidth=width, markersize=5) for name, look in looks.items()} | {**(more or {})}
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / across, 1 - below / up)}
     figure.legend([*handles.values()], [*handles], ncols=columns, frameon=False, fontsize=9, **place)
 
 
-def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
+def _looks(panels: Sequence[Panel]) -> dict[str, style.Look]:
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     dashed = {name for panel in panels for name in panel.dashed}
     given = {name: colour for panel in panels for name, colour in (panel.colours or {}).items()}
@@ -282,12 +264,12 @@ def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
         place = others.index(name) if name in others else names.index(name)
         colour = given.get(name) or COLOURS.get(name) or MORE_COLOURS[place % len(MORE_COLOURS)]
         marker = MARKERS.get(name) or MORE_MARKERS[place % len(MORE_MARKERS)]
-        style: dict[str, Any] = {"dashes": DASHED} if name in dashed else {"marker": marker}
-        looks[name] = Look(name, COLOURS.get(colour, colour), **style)
+        marks: dict[str, Any] = {"dashes": style.DASHED} if name in dashed else {"marker": marker}
+        looks[name] = style.Look(name, COLOURS.get(colour, colour), **marks)
     return looks
 
 
-def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
+def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, style.Look]) -> None:
     x = np.asarray(panel.x, dtype=np.float64)
     lines = [
         Line(looks[name], x, *(over(values, axis=1) for over in (np.nanmean, np.nanmin, np.nanmax)))
@@ -296,7 +278,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
     ticks = [(value, f"{value:g}", "") for value in panel.x] if panel.log_x and x.size <= MOST_TICKS else []
     chart = LineChart(panel.x_label, panel.y_label, lines, (), ticks, panel.log_x, panel.log_y, panel.y_range)
     chart.draw(axes, width=1.7)
-    axes.set_title(panel.title, loc="left", fontsize=10.5, color=INK)
+    axes.set_title(panel.title, loc="left", fontsize=10.5, color=style.INK)
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
     elif not panel.log_y:
@@ -319,8 +301,11 @@ class Front:
 
 def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
     width = FRONT_INCHES * len(panels)
-    lines = caption_lines(caption, int(width * 17))
-    looks = _front_looks(panels)
+    lines = style.caption_lines(caption, int(width * 17))
+    series = style.series_looks(name for panel in panels for name in panel.points)
+    colours = style.series_looks(name.partition(",")[0] for name in series)  # of names that differ behind a comma: one
+    colour = {name: colours[name.partition(",")[0]].colour for name in series}
+    looks = {name: dataclasses.replace(look, colour=colour[name]) for name, look in series.items()}
     below = 0.75 + 0.16 * len(lines)
     height = FRONT_HEIGHT + below
     figure = Figure(figsize=(width, height), facecolor="white")
@@ -340,7 +325,7 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
         axes.set_xlim(low / 1.15, high * 1.15)
     lines_below = {"limit of one release": Line2D([], [], **DOTTED)} if any(panel.limit for panel in panels) else {}
     _head(figure, [title], looks, max(1, int(width / 1.8)), 0.42, 1.5, lines_below)
-    write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
+    style.write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
     return figure
 
 
@@ -353,11 +338,3 @@ def front(points: FloatArray) -> FloatArray:
     ordered = points[np.lexsort((points[:, 1], points[:, 0]))]  # bound
     best = np.minimum.accumulate(ordered[:, 1])
     return ordered[np.append(True, ordered[1:, 1] < best[:-1])]
-
-
-def _front_looks(panels: Sequence[Front]) -> dict[str, Look]:
-    """Looks by name; names that differ behind a comma share a colour."""
-    looks = series_looks(name for panel in panels for name in panel.points)
-    colours = series_looks(name.partition(",")[0] for name in looks)
-    colour = {name: colours[name.partition(",")[0]].colour for name in looks}
-    return {name: dataclasses.replace(look, colour=colour[name]) for name, look in looks.items()}

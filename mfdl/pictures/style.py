@@ -15,11 +15,12 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -31,9 +32,6 @@ from matplotlib.transforms import ScaledTranslation
 from mfdl_solvers.ties import ranking
 
 from .. import files
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 GROUND, INK, QUIET, GRID, FRAME = "#ffffff", "#222222", "#6b6b6b", "#e3e3e3", "#bdbdbd"
 EDGE, POSITIVE, NEGATIVE = "#b5b5b5", "#0a58b9", "#a3400b"  # of a graph, and of what has a sign

@@ -56,16 +56,11 @@ class Design:
     """How a run goes, but for its learning rate.
 
     Attributes:
-        mechanism: a name of `mfdl mechanisms`, with error weights or without; those of "@released" count what is
-            published.
-        batches: b >= 1, steps an epoch; 1: full batches, every record in every step.
-        epochs: k >= 1, how often each record takes part; the run has T = k b steps.
+        mechanism: a name of `mfdl mechanisms`; error weights "@released" count what is published.
+        batches: b >= 1, steps an epoch; 1: full batches. epochs: k >= 1; the run has T = k b steps.
         gossip_rounds: averaging rounds after each step, >= 1.
         participation: "cyclic" (public batches) or "balls-in-bins" (secret ones, at least two of them).
-        release_model: what is published, as `ReleasedModel` reads it.
-        polynomial: of the gossip matrix, in the rounds of a step: as of `Dynamics`.
-
-    Raises: InvalidInput: a value out of range, or an unknown name.
+        release_model: what is published, as `ReleasedModel` reads it; polynomial: of the rounds, as of `Dynamics`.
 
     >>> design = Design.parse("dp-dsgd,b=16,k=10,bins,rounds=5,average:80")
     >>> design.num_steps, design.participation, design.name
@@ -216,8 +211,6 @@ def released_for_share(model: str, num_steps: int) -> str:
 
     >>> released_for_share("average:50%", 160), released_for_share("average:50%+3", 5), released_for_share("last", 5)
     ('average:80', 'average:3+3', 'last')
-
-    Raises: InvalidInput: a share outside (0, 100].
     """
     body, plus, rounds = model.partition("+")
     if not body.endswith("%"):
@@ -241,10 +234,9 @@ RATES: FloatArray = 2.0 ** np.arange(-12, 1, 0.5)
 class NoiseGain:
     """Variance at a node, per coordinate and per (eta s)^2, as polynomials in the contraction 1 - eta lambda.
 
-    Attributes:
-        published: coefficients of the variance in the published models, shape (2 T - 1,), lowest power first.
-        on_the_way: of the variance in the models at which gradients are taken, mean over the T steps.
-        weights: a_r of the published model, shape (T,).
+    Attributes: published: coefficients for the published models, shape (2 T - 1,), lowest power first; on_the_way: for
+        the
+        models at which gradients are taken, mean over the T steps; weights: a_r, shape (T,).
     """
 
     published: FloatArray

@@ -35,9 +35,9 @@ from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
-from ..trust import LDP, TrustModel
+from ..trust import LDP
 from ..trust.base import MODELS
-from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
+from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, age_gram, predicted_loss
 from .run_plan import PlannedDesign, ReleaseLimit, RunPlan, colluding_nodes
 
 MECHANISMS = ("dp-dsgd", "mafalda")
@@ -80,21 +80,18 @@ def plan(
     >>> import mfdl
     >>> privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     >>> names = ["dp-dsgd,b=1,k=16,rounds=5", "dp-dsgd,b=4,k=4", "mafalda,b=4,k=4"]
-    >>> designs = mfdl.plan("ring:n=4", 100, privacy, epsilon=1.0, delta=1e-5, designs=names,
-    ...                     curvature="power:1:10")
-    >>> designs.best.design.name
+    >>> budget = {"epsilon": 1.0, "delta": 1e-5, "curvature": "power:1:10"}
+    >>> mfdl.plan("ring:n=4", 100, privacy, designs=names, **budget).best.design.name
     'dp-dsgd,b=1,k=16,rounds=5'
 
     Args:
         graph: a name, a graph, or a gossip matrix; records: N of each node.
-        privacy: of every design; its trust model is `trust.LDP()` by default, and unit, method, owners, lipschitz and
-            participation are left out. Adjacency "zero-out" or "replace-one".
+        privacy: of every design: trust model (default LDP), adjacency "zero-out" or "replace-one", clipping, release.
         epsilon at delta, or mu: the budget of every design.
         gossip: name of the matrix built on `graph`, if that is not one itself.
         designs: designs or their names, instead of the grid of mechanisms, batches, epochs, gossip_rounds,
             participations ("cyclic", and "balls-in-bins" if epsilon is given) and release_models ("average:50%": the
-            mean of the last half of the models). mechanisms: default by the trust model, `BY_TRUST`; seeds are those
-            of all nodes against outsiders, of the ends of each edge against coalitions.
+            mean of the last half of the models). mechanisms: default by the trust model, `BY_TRUST`.
         max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
             `messages` (that a node sends, on average over the nodes).
         polynomials: of `Dynamics`, each at every number of rounds; default powers, and where every message is seen and
@@ -104,24 +101,26 @@ def plan(
         start_distance: of the first models from the optimum, along each direction of the curvature.
         learning_time: sum of the learning rates at which designs are compared if there is no curvature.
 
-    Returns: each design with its guarantee, noise and cost; without designs whose factorization stops before its
-        tolerance, which `RunPlan.left_out` names.
+    Returns: each design with its guarantee, noise and cost; `RunPlan.left_out` names those whose factorization stopped.
     Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: shared noise that is not meant
         for the trust model, noise that does not enter with gradients or has any correlation over steps and nodes
-        (`joint`); secret batches with a mu.
-        NotConverged: every factorization stops before its tolerance.
+        (`joint`); secret batches with a mu. NotConverged: every factorization stops before its tolerance.
     Cost: one calibration for each mechanism, (k, b) and participation, T^3 for each encoder and released model.
     """
     budget = Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     records = check.integer_at_least(1, records=records)
-    privacy = _planned(privacy)
+    check.instance(Privacy, privacy=privacy)
+    privacy.require_only(("trust", "adjacency", "clip_norm", "release"), "a plan")
+    assert privacy.record_shift  # refuses adjacency and clip_norm
+    privacy = privacy if privacy.trust is not None else dataclasses.replace(privacy, trust=LDP())
     check.positive(start_distance=start_distance)
     check.positive(learning_time=learning_time)
     matrix = graph if isinstance(graph, GossipMatrix) else gossip_matrices.load(gossip, graph)
     if curvature is not None:
         curvature = Curvature.parse(curvature) if isinstance(curvature, str) else curvature
         check.instance(Curvature, curvature=curvature)
-    hidden = _hides_messages(privacy.trust, matrix)
+    probe = registry.build("dp-dsgd", Dynamics(matrix, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
+    hidden = privacy.trust.hides_messages(probe)
     if designs is None:
         kinds = participations or ((CYCLIC,) if epsilon is None else (CYCLIC, BINS))
         mechanisms = mechanisms or BY_TRUST.get(privacy.trust.name, MECHANISMS)
@@ -173,18 +172,6 @@ def plan(
     return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out), limit)
 
 
-def _planned(privacy: Privacy) -> Privacy:
-    check.instance(Privacy, privacy=privacy)
-    privacy.require_only(("trust", "adjacency", "clip_norm", "release"), "a plan")
-    assert privacy.record_shift  # refuses adjacency and clip_norm
-    return privacy if privacy.trust is not None else dataclasses.replace(privacy, trust=LDP())
-
-
-def _hides_messages(trust: TrustModel, gossip: GossipMatrix) -> bool:
-    algorithm = registry.build("dp-dsgd", Dynamics(gossip, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
-    return trust.hides_messages(algorithm)
-
-
 def _messages(design: Design, gossip: GossipMatrix, rounds_per_step: int) -> float:
     """That a node sends, on average."""
     rounds = design.num_steps * rounds_per_step + ReleasedModel(design.release_model).rounds_of_gossip
@@ -195,17 +182,9 @@ class _Planner:
     """Calibrations and noise gains, each computed once."""
 
     def __init__(
-        self,
-        gossip: GossipMatrix,
-        records: int,
-        privacy: Privacy,
-        hides_messages: bool,
-        target: dict[str, Any],
-        curvature: Curvature | None,
-        start_distance: float,
-        learning_time: float,
-        num_steps: int,
-    ) -> None:
+        self, gossip: GossipMatrix, records: int, privacy: Privacy, hides_messages: bool, target: dict[str, Any],
+        curvature: Curvature | None, start_distance: float, learning_time: float, num_steps: int,
+    ) -> None:  # fmt: skip
         self.gossip, self.records, self.privacy, self.target = gossip, records, privacy, target
         self._hides_messages = hides_messages
         self.curvature, self.start_distance, self.learning_time = curvature, start_distance, learning_time
@@ -230,7 +209,9 @@ class _Planner:
         step_noise_std = guarantee.noise_std * design.batches / self.records
         excess, time = None, self.learning_time
         if self.curvature is not None:
-            excess = self._best(gain, step_noise_std)
+            rates = RATES / self.curvature.largest
+            every = predicted_loss(gain, self.curvature, rates, step_noise_std, self.start_distance)
+            excess = first_minimum(every, lambda loss: loss.total)
             time = excess.learning_rate * design.num_steps
         scale = time / design.num_steps * step_noise_std
         published, on_the_way = scale * gain.published_std(), scale * gain.on_the_way_std()
@@ -238,12 +219,6 @@ class _Planner:
         cost = (design.epochs, _messages(design, dynamics.gossip.at(0), dynamics.gossip_rounds))
         planned = (design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
         return PlannedDesign(*planned, self.privacy, self.target)
-
-    def _best(self, gain: NoiseGain, step_noise_std: float) -> PredictedLoss:
-        assert self.curvature is not None
-        rates = RATES / self.curvature.largest
-        every = predicted_loss(gain, self.curvature, rates, step_noise_std, self.start_distance)
-        return first_minimum(every, lambda loss: loss.total)
 
     def _accounted_as(self, design: Design) -> Design:
         """The design whose guarantee is also this one's: with one round and the last model where they cannot matter."""
@@ -276,20 +251,17 @@ class _Planner:
                 f"{design.mechanism!r} does not protect as it is meant to under trust model {trust.name}; it is meant "
                 f"for {', '.join(meant)}: choose one of these trust models, or leave the mechanism out."
             )
-        self._require_covered(algorithm)
+        if not algorithm.is_plain or algorithm.noise.causal is None:
+            raise UnsupportedMechanism(
+                f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise on gradients, "
+                "columns that have an encoder over steps and go to some nodes; compare trains any mechanism."
+            )
         if design.release_model != "last":
             algorithm = algorithm.releasing(design.release_model)
         if not design.has_bins and not (algorithm.divisors_cancel and not trust.hides_messages(algorithm)):
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
         guarantee = Losses.from_algorithm(algorithm, self.privacy, progress=False).calibrate(**self.target)
         return algorithm, guarantee
-
-    def _require_covered(self, algorithm: LinearAlgorithm) -> None:
-        if not algorithm.is_plain or algorithm.noise.causal is None:
-            raise UnsupportedMechanism(
-                f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise on gradients, "
-                "columns that have an encoder over steps and go to some nodes; compare trains any mechanism."
-            )
 
     def _computed_gain(self, design: Design) -> NoiseGain:
         algorithm, _ = self._calibrated(self._accounted_as(design))

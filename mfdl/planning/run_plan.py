@@ -65,14 +65,12 @@ class PlannedDesign:
     """One design with the noise that its budget needs and what follows from it.
 
     Attributes:
-        design: what is run; guarantee: of its calibrated mechanism.
         step_noise_std: nu b / N, of base noise on an averaged step.
         learning_time: sum of the learning rates; at the best rate of the grid if there is a curvature.
-        published_noise_std: of noise in the published model of a node, per coordinate, without curvature, at this
-            learning time; noise_on_the_way_std: of the models at which gradients are taken, mean square over the steps.
+        published_noise_std: in the published model of a node, per coordinate, at this learning time;
+            noise_on_the_way_std: in the models at which gradients are taken, mean square over the steps.
         gradient_evaluations: a record; messages: that a node sends, on average over the nodes.
-        excess: the predicted excess loss at the best rate; None without a curvature.
-        privacy, target: what its noise is calibrated to.
+        excess: predicted at the best rate; None without a curvature. privacy, target: what its noise is calibrated to.
     """
 
     design: Design
@@ -106,29 +104,21 @@ class PlannedDesign:
         """As JSON and tables hold it. Args: delta: at which epsilon is given."""
         design, guarantee, excess = self.design, self.guarantee, self.excess
         return {
-            "design": design.name,
-            **dataclasses.asdict(design),
-            "steps": design.num_steps,
+            "design": design.name, **dataclasses.asdict(design), "steps": design.num_steps,
             **{key: excess and getattr(excess, name) for key, name in PARTS_OF_LOSS.items()},
             "learning_rate": self.learning_time / design.num_steps,
-            **{name: getattr(self, name) for name in NUMBERS_OF_ROW},
-            "noise_std": guarantee.noise_std,
-            "mu": guarantee.mu,
-            "epsilon": guarantee.epsilon(delta),
-            "delta": delta,
+            **{name: getattr(self, name) for name in NUMBERS_OF_ROW}, "noise_std": guarantee.noise_std,
+            "mu": guarantee.mu, "epsilon": guarantee.epsilon(delta), "delta": delta,
             "accounted_participation": guarantee.participation,
-        }
+        }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RunPlan(Shown):
-    """Designs at one budget, best first.
+    """Designs at one budget, sorted by loss.
 
-    Attributes:
-        designs: sorted by loss.
-        records: of each node; delta: at which epsilon is given.
-        left_out: names of designs whose factorization stopped before its tolerance.
-        limit: least noise and predicted excess loss of one release at this budget.
+    Attributes: records: of each node; delta: at which epsilon is given; left_out: names of designs whose factorization
+        stopped before its tolerance; limit: of one release at this budget.
     """
 
     designs: tuple[PlannedDesign, ...]
@@ -182,14 +172,10 @@ class RunPlan(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "records": self.records,
-            "best": self.best.design.name,
-            "guarantee": self.guarantee,
-            "caution": NOT_COUNTED,
-            "limit": self.limit.to_dict(),
-            "left_out": list(self.left_out),
+            "records": self.records, "best": self.best.design.name, "guarantee": self.guarantee,
+            "caution": NOT_COUNTED, "limit": self.limit.to_dict(), "left_out": list(self.left_out),
             "designs": self.rows,
-        }
+        }  # fmt: skip
 
     def plot(self) -> Figure:
         """Loss against gradient evaluations and against messages, the front of each mechanism as a line."""
@@ -234,9 +220,7 @@ class RunPlan(Shown):
 def pareto_optimal(costs: Sequence[tuple[float, ...]]) -> list[int]:
     """Indices of the points that no other one beats: cheaper, with a loss at most `RESOLUTION` above; or of less loss.
 
-    Args: costs: loss first; the others must be at most as large for a point to beat another.
-
-    >>> pareto_optimal([(1.0, 3.0), (1.001, 2.0), (2.0, 3.0), (3.0, 1.0)])
+    >>> pareto_optimal([(1.0, 3.0), (1.001, 2.0), (2.0, 3.0), (3.0, 1.0)])  # loss first
     [1, 3]
     """
     points = np.array(costs)
@@ -254,10 +238,8 @@ def pareto_optimal(costs: Sequence[tuple[float, ...]]) -> list[int]:
 class ReleaseLimit:
     """Least noise and loss of one release.
 
-    Attributes:
-        noise_std: of the mean over the nodes of their mean gradients, per coordinate.
-        colluders: q, nodes whose secrets the attacker may know.
-        loss: predicted excess loss from the start distance; None without a curvature.
+    Attributes: noise_std: of the mean over the nodes of their mean gradients, per coordinate; colluders: q, nodes whose
+        secrets the attacker may know; loss: predicted excess loss from the start distance; None without a curvature.
     """
 
     noise_std: float

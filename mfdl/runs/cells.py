@@ -282,12 +282,9 @@ class Cell:
         shared = self.shared or Shared()
         _, gossip = shared.network(self.config)
         content: dict[str, Any] = {
-            "options": self.options,
-            "mfdl": __version__,
-            "graph": shared.graph_hash(self.config),
-            "gossip": gossip.content_hash,
-            "task": shared.task(self.config).content_hash,
-        }
+            "options": self.options, "mfdl": __version__, "graph": shared.graph_hash(self.config),
+            "gossip": gossip.content_hash, "task": shared.task(self.config).content_hash,
+        }  # fmt: skip
         if self.mechanism.startswith(registry.OUTSIDE):
             content["file"] = shared.file_hash(self.config)
         else:

@@ -59,17 +59,15 @@ def compare(
 ) -> Comparison:
     """Trains each mechanism at each privacy budget, with the same records, first models and batches in each seed.
 
-    >>> result = compare(["none", "dp-dsgd"], graph="ring:n=4", task="digits", mu=2.0, epochs=1, period=2, seeds=1,
-    ...                  progress=False)
-    >>> [row["mechanism"] for row in result.table()]
+    >>> small = {"graph": "ring:n=4", "task": "digits", "epochs": 1, "period": 2, "seeds": 1, "progress": False}
+    >>> [row["mechanism"] for row in compare(["none", "dp-dsgd"], mu=2.0, **small).table()]
     ['none', 'dp-dsgd']
 
     Args:
         mechanisms: names of `mfdl mechanisms`, algorithms or mechanisms of the caller's own, or functions of (dynamics,
-            participation) that build an algorithm; each is calibrated to the budget. Default none, dp-dsgd, d-mf and
-            mafalda.
-        privacy: trust model, adjacency and clipping, the same for all mechanisms; default LDP, replace-one, clipping
-            at 1. Its participation decides epochs and period, if it is given.
+            participation) that build an algorithm. Default none, dp-dsgd, d-mf and mafalda.
+        privacy: the same for all mechanisms; default LDP, replace-one, clipping at 1. Its participation decides epochs
+            and period, if it is given.
         mu, epsilon: one budget or several, exactly one of the two; epsilon with delta. Default mu = 2.
         learning_rate: one or several; default 0.5.
         config: a TOML file of options, or the results.json of an earlier comparison; arguments win over it.

@@ -6,8 +6,7 @@
     compare.png/svg                 the picture; budgets.png/svg at several budgets
     mu-1.0-lr-0.5/                  the comparison at these, without runs/, if there are several
 
-All mechanisms of one seed share data split, initial model and batch order. Each file is replaced as a whole, so a
-stopped comparison is readable and resumes.
+Each file is replaced as a whole, so a stopped comparison is readable and resumes.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ def earlier_result(
     return None
 
 
-WHERE = {"out", "jobs", "device", "data_home", "ranks"}
-"""Options that decide no number."""
+WHERE = {"out", "jobs", "device", "data_home", "ranks"}  # options that decide no number
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -206,35 +204,23 @@ class Folder:
         return {
             **circumstances(config, plan.graph, plan.gossip),
             **config.values("unit", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
-            "trust": label_of(config.trust),
-            **self._view(),
-            "gossip_hash": plan.gossip.content_hash,
-            "task": plan.task.name,
-            "steps": plan.participation.num_steps,
+            "trust": label_of(config.trust), **self._view(), "gossip_hash": plan.gossip.content_hash,
+            "task": plan.task.name, "steps": plan.participation.num_steps,
             "participation": {**plan.participation.to_dict(), **config.values("epochs", "period")},
-            "across_trust_models": self._across(),
-            "mu": json_number(plan.mu),
-            "epsilon": json_number(plan.epsilon),
-            "delta": config.delta,
-            "seeds": config.seed_list,
-            "guarantee": self._guarantee(),
-            "noise": "seeded",
+            "across_trust_models": self._across(), "mu": json_number(plan.mu), "epsilon": json_number(plan.epsilon),
+            "delta": config.delta, "seeds": config.seed_list, "guarantee": self._guarantee(), "noise": "seeded",
             "not_private": [
                 *NOT_PRIVATE,
                 *(key for name in self.metrics for key in (name, result_key("final", name))),
                 *(name for name in config.measured_besides if name.startswith("last_")),
                 *(["dropped_records"] if any("dropped_records" in run for run in self.records.values()) else []),
             ],
-            "finding": judged.finding,
-            "advice": judged.advice,
-            **_baseline("untrained", judged.untrained, "_mean"),
+            "finding": judged.finding, "advice": judged.advice, **_baseline("untrained", judged.untrained, "_mean"),
             **_baseline("chance", judged.chance),
             "mechanisms": [self._summary(ended, judged) for ended in judged.ended],
-            "runs": [self.records[key] for key in self._ordered()],
-            "complete": complete,
-            "config": {**config.options(), "out": str(self.folder)},
-            "config_hash": self.identity,
-        }
+            "runs": [self.records[key] for key in self._ordered()], "complete": complete,
+            "config": {**config.options(), "out": str(self.folder)}, "config_hash": self.identity,
+        }  # fmt: skip
 
     def _view(self) -> dict[str, str | None]:
         """Attacker and published models, if the same for all with noise; a name alone may say who observes."""
@@ -246,7 +232,7 @@ class Folder:
         return {
             "attacker": attackers.pop() if len(attackers) == 1 else None,
             "release": releases.pop() if len(releases) == 1 else None,
-        }
+        }  # fmt: skip
 
     def _judged(self) -> Judged:
         plan = self.plan
@@ -299,30 +285,24 @@ class Folder:
         return {
             "mechanism": name,
             "label": f"{label} [{guarantee.trust}]" if self._across() and is_private(mechanism) else label,
-            "trust": guarantee.trust,
-            "guarantee": self._statement(mechanism),
+            "trust": guarantee.trust, "guarantee": self._statement(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
-            "injected_noise_std": mechanism.injected_noise_std,
-            "sensitivity": result_sensitivity(mechanism),
+            "injected_noise_std": mechanism.injected_noise_std, "sensitivity": result_sensitivity(mechanism),
             **objective_fields(mechanism),
             **{
                 key: over[key] if name in whole else None
                 for name in measured
                 for key in (f"{name}_mean", f"{name}_std")
             },
-            "mu": json_number(guarantee.mu),
-            "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
-            "beats_untrained": ended.beats(judged.untrained),
-            "beats_chance": ended.beats(judged.chance),
-            "diverged": [run["seed"] for run in runs if run["diverged"]],
-            "seconds": seconds,
+            "mu": json_number(guarantee.mu), "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
+            "beats_untrained": ended.beats(judged.untrained), "beats_chance": ended.beats(judged.chance),
+            "diverged": [run["seed"] for run in runs if run["diverged"]], "seconds": seconds,
             "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,
-        }
+        }  # fmt: skip
 
 
 BUDGETS = "budgets"
-CHECKPOINTS = "checkpoints"
-"""Folder of checkpoints of a comparison whose runs are shared by ranks."""
+CHECKPOINTS = "checkpoints"  # folder of checkpoints of a comparison whose runs are shared by ranks
 
 
 def run_comparison(
@@ -409,7 +389,6 @@ def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
 
 
 def comparison_grid(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
-    """The comparison at each combination of the values; `none` at the first budget alone."""
     values = {name: several.get(name, (getattr(config, name),)) for name in Experiment.SEVERAL}
 
     def point(chosen: dict[str, Any]) -> dict[str, Any] | None:
@@ -447,10 +426,7 @@ def _merged(
     return {
         **results[0],
         **{name: list(dict.fromkeys(each[name] for each in results)) for name in ("mu", "epsilon", "learning_rate")},
-        "guarantee": "Each mechanism meets its own budget, which its guarantee states.",
-        "finding": None,
-        "advice": list(dict.fromkeys(text for result in results for text in result["advice"])),
-        "mechanisms": rows,
-        "runs": runs,
-        "config": options | ({"mu": None} if "epsilon" in several else {}),
-    }
+        "guarantee": "Each mechanism meets its own budget, which its guarantee states.", "finding": None,
+        "advice": list(dict.fromkeys(text for result in results for text in result["advice"])), "mechanisms": rows,
+        "runs": runs, "config": options | ({"mu": None} if "epsilon" in several else {}),
+    }  # fmt: skip

@@ -25,13 +25,9 @@ DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
 USUAL = {
     **dict.fromkeys(("metrics", "lr_schedule", "clip_schedule", "curvature", "precondition", "step_rule", "ranks")),
-    **dict.fromkeys(("design", "sampling_rate")),
-    "release_model": "last",
-    "participation": "cyclic",
-    "gossip_rounds": 1,
-    "polynomial": "powers",
-    "clipping": "flat",
-}
+    **dict.fromkeys(("design", "sampling_rate")), "release_model": "last", "participation": "cyclic",
+    "gossip_rounds": 1, "polynomial": "powers", "clipping": "flat",
+}  # fmt: skip
 """Values of options that files leave out."""
 
 
@@ -39,43 +35,33 @@ USUAL = {
 class Experiment(Protects, OnGraph):
     """Everything that decides the numbers of a comparison, and how they are computed.
 
-    Attributes: as their options; besides, mu: or epsilon at delta; neither: mu = 2. With mu, delta only says where the
-        equivalent epsilon is reported. unit: at "user" each node takes part in every step. clip_schedule: step t clips
-        to clip_norm c_t and adds c_t times the noise, at the same privacy; not with
-            momentum or weight decay.
+    Attributes: as their options; mu, or epsilon at delta: with mu, delta only says where the equivalent epsilon is
+        reported.
+        clip_schedule: step t clips to clip_norm c_t and adds c_t times the noise, at the same privacy; not with
+            momentum
+            or weight decay.
         clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
             with the latter.
-        settings: a mechanism with any is built with these instead of tuned.
-        mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
-    Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
 
     command: ClassVar[str] = "compare"
     SEVERAL: ClassVar[tuple[str, ...]] = ("mu", "epsilon", "learning_rate")
 
     mechanisms: options.Mechanisms = DEFAULT_MECHANISMS
-    task: Annotated[
-        str,
-        Option(
-            "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2; or a file of "
-            "yours, own.csv:target=COLUMN or mytasks.py:FUNCTION (docs/howto_data.md).",
-            metavar="NAME",
-        ),
-    ] = "digits"
+    task: Annotated[str, Option(
+        "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2; or a file of "
+        "yours, own.csv:target=COLUMN or mytasks.py:FUNCTION (docs/howto_data.md).",
+        metavar="NAME",
+    )] = "digits"  # fmt: skip
     epochs: options.Epochs = 20
     period: options.Period = 16
     participation: options.Batches = "cyclic"
     sampling_rate: options.SamplingRate = None
-    mu: Annotated[
-        float | None,
-        Option(
-            "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.",
-            instead_of=("epsilon",),
-            rule="positive",
-            decides="run",
-        ),
-    ] = None
+    mu: Annotated[float | None, Option(
+        "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.",
+        instead_of=("epsilon",), rule="positive", decides="run",
+    )] = None  # fmt: skip
     epsilon: Annotated[
         float | None, Option("Privacy target instead of --mu.", instead_of=("mu",), rule="positive", decides="run")
     ] = None
@@ -89,74 +75,49 @@ class Experiment(Protects, OnGraph):
     across_trust_models: Annotated[
         bool, Option("Also mechanisms meant for other trust models, each labelled with its own.")
     ] = False
-    settings: Annotated[
-        tuple[str, ...],
-        Option("A parameter of a mechanism, e.g. muffliato.gossip_rounds=4.", ("--set",), metavar="NAME.KEY=VALUE"),
-    ] = ()
+    settings: Annotated[tuple[str, ...], Option(
+        "A parameter of a mechanism, e.g. muffliato.gossip_rounds=4.", ("--set",), metavar="NAME.KEY=VALUE"
+    )] = ()  # fmt: skip
     partition: Annotated[str | None, Option("Records of each node: uniform, or dirichlet:alpha=10.")] = None
-    error_weights: Annotated[
-        tuple[str, ...],
-        Option(
-            "Weights of the models in the objective of optimised mechanisms: all, last:M, last:M:FLOOR, "
-            "exponential:H, released (the models of --release-model), or any of these with /average; "
-            "/on-the-way=A adds A times the mean over the models at which gradients are taken. If repeated, each "
-            "mechanism is trained once for each.",
-            metavar="STEPS[/TARGET][/on-the-way=A]",
-        ),
-    ] = ()
+    error_weights: Annotated[tuple[str, ...], Option(
+        "Weights of the models in the objective of optimised mechanisms: all, last:M, last:M:FLOOR, "
+        "exponential:H, released (the models of --release-model), or any of these with /average; "
+        "/on-the-way=A adds A times the mean over the models at which gradients are taken. If repeated, each "
+        "mechanism is trained once for each.",
+        metavar="STEPS[/TARGET][/on-the-way=A]",
+    )] = ()  # fmt: skip
     curvature: options.Curvature = None
     learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
     lr_schedule: options.LearningRateSchedule = None
-    clip_schedule: Annotated[
-        str | None,
-        Option(
-            "Schedule of the clipping norm, which scales the noise in proportion: a rule as for --lr-schedule.",
-            metavar="RULE",
-        ),
-    ] = None
-    clipping: Annotated[
-        str,
-        Option(
-            "How gradients are scaled to --clip-norm C at most: flat (only longer ones), automatic[:GAMMA] (each g "
-            "becomes C / (||g|| + GAMMA) g), quantile[:Q[:SHARE]] (flat at a norm that follows a quantile of the "
-            "norms), or layers[:RATIO:...] (each layer at its own norm); at the same cost in privacy.",
-            metavar="RULE",
-            decides="run",
-        ),
-    ] = "flat"
+    clip_schedule: Annotated[str | None, Option(
+        "Schedule of the clipping norm, which scales the noise in proportion: a rule as for --lr-schedule.",
+        metavar="RULE",
+    )] = None  # fmt: skip
+    clipping: Annotated[str, Option(
+        "How gradients are scaled to --clip-norm C at most: flat (only longer ones), automatic[:GAMMA] (each g "
+        "becomes C / (||g|| + GAMMA) g), quantile[:Q[:SHARE]] (flat at a norm that follows a quantile of the "
+        "norms), or layers[:RATIO:...] (each layer at its own norm); at the same cost in privacy.",
+        metavar="RULE", decides="run",
+    )] = "flat"  # fmt: skip
     gossip_rounds: Annotated[int, Option("Gossip rounds after each step.", least=1)] = 1
-    polynomial: Annotated[
-        str,
-        Option(
-            "Polynomial of W in the rounds of a step: powers, chebyshev or least-noise (docs/gossip.md).",
-            metavar="NAME",
-        ),
-    ] = "powers"
-    design: Annotated[
-        str | None,
-        Option(
-            "A design of `mfdl plan`, such as dp-dsgd,b=1,k=160,rounds=5,average:80, instead of --mechanism, --epochs, "
-            "--period, --participation, --gossip-rounds, --polynomial and --release-model.",
-            metavar="NAME",
-        ),
-    ] = None
-    precondition: Annotated[
-        str | None,
-        Option(
-            "A public linear map of the features before clipping: power:EXPONENT[:DECAY] for feature variances "
-            "j^-DECAY, file:FILE with one scale a feature or a matrix, public-features:EXPONENT:FILE.",
-            metavar="MAP",
-        ),
-    ] = None
-    step_rule: Annotated[
-        str | None,
-        Option(
-            "What nodes make of privatised gradients, at no cost in privacy where all messages are seen: normalised, "
-            "nesterov:BETA, rms[:EXPONENT:DECAY:FLOOR], or messages[:EXPONENT:DECAY:FLOOR] (before clipping).",
-            metavar="RULE",
-            decides="run",
-        ),
-    ] = None
+    polynomial: Annotated[str, Option(
+        "Polynomial of W in the rounds of a step: powers, chebyshev or least-noise (docs/gossip.md).", metavar="NAME",
+    )] = "powers"  # fmt: skip
+    design: Annotated[str | None, Option(
+        "A design of `mfdl plan`, such as dp-dsgd,b=1,k=160,rounds=5,average:80, instead of --mechanism, --epochs, "
+        "--period, --participation, --gossip-rounds, --polynomial and --release-model.",
+        metavar="NAME",
+    )] = None  # fmt: skip
+    precondition: Annotated[str | None, Option(
+        "A public linear map of the features before clipping: power:EXPONENT[:DECAY] for feature variances "
+        "j^-DECAY, file:FILE with one scale a feature or a matrix, public-features:EXPONENT:FILE.",
+        metavar="MAP",
+    )] = None  # fmt: skip
+    step_rule: Annotated[str | None, Option(
+        "What nodes make of privatised gradients, at no cost in privacy where all messages are seen: normalised, "
+        "nesterov:BETA, rms[:EXPONENT:DECAY:FLOOR], or messages[:EXPONENT:DECAY:FLOOR] (before clipping).",
+        metavar="RULE", decides="run",
+    )] = None  # fmt: skip
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     seeds: Annotated[int, Option("Number of seeds.", least=1, decides="run")] = 3
@@ -164,27 +125,18 @@ class Experiment(Protects, OnGraph):
     eval_every: Annotated[
         int | None, Option("Steps between evaluations; default one epoch.", least=1, decides="run")
     ] = None
-    metrics: Annotated[
-        tuple[str, ...],
-        Option(
-            "Further metrics besides the test loss and accuracy of each node: train_loss, average_loss, "
-            "average_accuracy, average_train_loss (of the average model).",
-            metavar="A,B",
-            listed=True,
-            decides="run",
-        ),
-    ] = ()
+    metrics: Annotated[tuple[str, ...], Option(
+        "Further metrics besides the test loss and accuracy of each node: train_loss, average_loss, "
+        "average_accuracy, average_train_loss (of the average model).",
+        metavar="A,B", listed=True, decides="run",
+    )] = ()  # fmt: skip
     device: options.Device = None
     jobs: Annotated[int, Option("Worker processes.", least=1, decides="nothing")] = 1
-    ranks: Annotated[
-        int | None,
-        Option(
-            "Number of processes that share the nodes of each run, including this one; an interrupted "
-            "run then resumes from its last epoch.",
-            least=1,
-            decides="nothing",
-        ),
-    ] = None
+    ranks: Annotated[int | None, Option(
+        "Number of processes that share the nodes of each run, including this one; an interrupted "
+        "run then resumes from its last epoch.",
+        least=1, decides="nothing",
+    )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +161,8 @@ class Experiment(Protects, OnGraph):
                 f"({self.momentum:g}) and weight decay ({self.weight_decay:g}) mix steps of different scales; "
                 "leave them or the schedule out."
             )
-        self._check_clipping()
+        if self.clipping != "flat":
+            self._check_clipping()
         if self.step_rule is not None:
             from ..training import step_rules
 
@@ -233,7 +186,9 @@ class Experiment(Protects, OnGraph):
             raise InvalidInput(f"--participation {self.participation} has no mu; give --epsilon, met at --delta.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
-        object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
+        parts = (name.partition(registry.WEIGHTS_MARK) for name in self.mechanisms)
+        named = (f"{base}{mark}{self._in_full(weights) if mark else ''}" for base, mark, weights in parts)
+        object.__setattr__(self, "mechanisms", tuple(named))
         for name in self.mechanisms:
             registry.check_name(name)
             if not registry.serves(name, self.participation):
@@ -295,13 +250,6 @@ class Experiment(Protects, OnGraph):
                 raise InvalidInput(f"--design {self.design} sets {option.flags[0]}; give one of the two.")
             object.__setattr__(self, name, value)
         object.__setattr__(self, "design", None)
-
-    def _with_release(self, name: str) -> str:
-        """The name of a mechanism with its error weights in full."""
-        from ..algorithms.registry import WEIGHTS_MARK
-
-        base, mark, weights = name.partition(WEIGHTS_MARK)
-        return f"{base}{mark}{self._in_full(weights)}" if mark else name
 
     def _in_full(self, weights: str) -> str:
         return options.weights_in_full(weights, self.release_model, self.curvature)

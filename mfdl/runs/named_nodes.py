@@ -142,7 +142,6 @@ def parameter_options(parameter: Parameter) -> tuple[str, ...]:
 
 
 def _models_by_field() -> dict[str, list[str]]:
-    """Trust models that read a field of `Named`."""
     owners: dict[str, list[str]] = {}
     for name, entry in trust.base.MODELS.items():
         for parameter in entry.signature.values():

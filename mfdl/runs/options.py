@@ -52,26 +52,20 @@ MAX_STEPS, MAX_SEEDS = 10**6, 10**5  # beyond these a typing error would exhaust
 LARGEST_SEED = 2**63 - 1  # tables hold seeds as int64
 
 
-Graph = Annotated[
-    str,
-    Option(
-        "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or file "
-        f"({', '.join(SUFFIXES)}, other suffixes as .txt); `mfdl graph inspect FILE` says what is read.",
-        metavar="SPEC|FILE",
-    ),
-]
+Graph = Annotated[str, Option(
+    "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or file "
+    f"({', '.join(SUFFIXES)}, other suffixes as .txt); `mfdl graph inspect FILE` says what is read.",
+    metavar="SPEC|FILE",
+)]  # fmt: skip
 Epochs = Annotated[int, Option("k: how often each record takes part.", least=1)]
 Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.", least=1)]
 Momentum = Annotated[float, Option("Heavy-ball momentum of every node, in [0, 1).")]
 WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
-LearningRateSchedule = Annotated[
-    str | None,
-    Option(
-        "Schedule of the learning rate from step t = 0 on: constant (default), inverse-time:T0 "
-        "(factor 1 / (1 + t / T0)), inverse-sqrt (factor 1 / sqrt(t + 1)), or step-decay:T0:F (factor F from T0 on).",
-        metavar="RULE",
-    ),
-]
+LearningRateSchedule = Annotated[str | None, Option(
+    "Schedule of the learning rate from step t = 0 on: constant (default), inverse-time:T0 "
+    "(factor 1 / (1 + t / T0)), inverse-sqrt (factor 1 / sqrt(t + 1)), or step-decay:T0:F (factor F from T0 on).",
+    metavar="RULE",
+)]  # fmt: skip
 Device = Annotated[
     str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.", decides="nothing")
 ]
@@ -101,41 +95,28 @@ Delta = Annotated[
 Release = Annotated[
     str | None, Option("Final models that are published: none, average or all; default all.", among=RELEASES)
 ]
-ReleaseModel = Annotated[
-    str,
-    Option(
-        "Released model of each node, which is evaluated and published: last, average:M (mean of its "
-        "last M models), or exponential:M (of all, weights halved every M steps back); +G adds G "
-        "more rounds of gossip.",
-        metavar="MODEL",
-    ),
-]
-Curvature = Annotated[
-    str | None,
-    Option(
-        "Curvature of the loss in the objective of optimised mechanisms: power:EXPONENT[:DIMENSION[:LARGEST]], "
-        "features:FILE[:FACTOR] (public records in rows; logistic loss: 0.25), or a FILE of eigenvalues (.npy, .csv).",
-        metavar="SPECTRUM",
-    ),
-]
+ReleaseModel = Annotated[str, Option(
+    "Released model of each node, which is evaluated and published: last, average:M (mean of its "
+    "last M models), or exponential:M (of all, weights halved every M steps back); +G adds G "
+    "more rounds of gossip.",
+    metavar="MODEL",
+)]  # fmt: skip
+Curvature = Annotated[str | None, Option(
+    "Curvature of the loss in the objective of optimised mechanisms: power:EXPONENT[:DIMENSION[:LARGEST]], "
+    "features:FILE[:FACTOR] (public records in rows; logistic loss: 0.25), or a FILE of eigenvalues (.npy, .csv).",
+    metavar="SPECTRUM",
+)]  # fmt: skip
 Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
-Batches = Annotated[
-    str,
-    Option(
-        "cyclic (public batches), or with secret batches: balls-in-bins (each record draws one of b bins), "
-        "random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a rate) or "
-        "min-separation-sampling (each step at a rate, at least b steps apart).",
-        metavar="NAME",
-        among=("cyclic", *SECRET),
-    ),
-]
-SamplingRate = Annotated[
-    float | None,
-    Option(
-        "cyclic-poisson, min-separation-sampling: probability that a record joins a step that it can join.",
-        rule="open_unit",
-    ),
-]
+Batches = Annotated[str, Option(
+    "cyclic (public batches), or with secret batches: balls-in-bins (each record draws one of b bins), "
+    "random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a rate) or "
+    "min-separation-sampling (each step at a rate, at least b steps apart).",
+    metavar="NAME", among=("cyclic", *SECRET),
+)]  # fmt: skip
+SamplingRate = Annotated[float | None, Option(
+    "cyclic-poisson, min-separation-sampling: probability that a record joins a step that it can join.",
+    rule="open_unit",
+)]  # fmt: skip
 Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
 
 
@@ -233,18 +214,13 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class OnGraph(Config):
-    """Network of the training."""
-
     graph: Graph = "florentine"
     largest_component: Annotated[bool, Option("Keep the largest connected component only.")] = False
-    gossip: Annotated[
-        str,
-        Option(
-            "metropolis-hastings, uniform, fastest-mixing, least-noise:rounds=K, or a row-stochastic matrix as .npy or "
-            ".csv, rows in label order.",
-            metavar="NAME|FILE",
-        ),
-    ] = "metropolis-hastings"
+    gossip: Annotated[str, Option(
+        "metropolis-hastings, uniform, fastest-mixing, least-noise:rounds=K, or a row-stochastic matrix as .npy or "
+        ".csv, rows in label order.",
+        metavar="NAME|FILE",
+    )] = "metropolis-hastings"  # fmt: skip
     data_home: Annotated[
         Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing")
     ] = None
@@ -274,17 +250,11 @@ class OnGraph(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Protects(Config):
-    """Unit of protection, clipping and adjacency."""
-
-    unit: Annotated[
-        str,
-        Option(
-            "Unit of protection: record (each record's gradient is clipped), or user (all data of a "
-            "node; its mean gradient is clipped).",
-            metavar="UNIT",
-            among=("record", "user"),
-        ),
-    ] = "record"
+    unit: Annotated[str, Option(
+        "Unit of protection: record (each record's gradient is clipped), or user (all data of a "
+        "node; its mean gradient is clipped).",
+        metavar="UNIT", among=("record", "user"),
+    )] = "record"  # fmt: skip
     clip_norm: Annotated[float, Option("Clipping norm of one record's gradient, or of a node's mean gradient.")] = 1.0
     adjacency: Adjacency = "replace-one"
 
@@ -305,16 +275,13 @@ class TakesPart(Protects):
 
     epochs: Epochs = 20
     period: Period = 16
-    participation: Annotated[
-        str,
-        Option(
-            "cyclic, once-per-epoch, every-step (needed by --unit user), single, min-separation (at most "
-            "k uses, at least b steps apart); with secret batches: balls-in-bins (each record draws one of b "
-            "bins), random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a "
-            "rate) or min-separation-sampling (each step at a rate, at least b steps apart).",
-            metavar="NAME",
-        ),
-    ] = "cyclic"
+    participation: Annotated[str, Option(
+        "cyclic, once-per-epoch, every-step (needed by --unit user), single, min-separation (at most "
+        "k uses, at least b steps apart); with secret batches: balls-in-bins (each record draws one of b "
+        "bins), random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a "
+        "rate) or min-separation-sampling (each step at a rate, at least b steps apart).",
+        metavar="NAME",
+    )] = "cyclic"  # fmt: skip
     sampling_rate: SamplingRate = None
     steps: Annotated[int | None, Option("T; default k b.")] = None
     lr_schedule: LearningRateSchedule = None

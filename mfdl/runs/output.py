@@ -43,7 +43,6 @@ def require_writable(path: str | os.PathLike[str]) -> None:
 
 
 def require_folder(out: str | os.PathLike[str]) -> None:
-    """Refuses a folder in which results.json could not be written later."""
     if os.path.exists(out) and not os.path.isdir(out):  # not of Path, which raise on names no file can have
         raise InvalidInput(f"cannot write to {out}: it is a file; give a folder.")
     require_writable(Path(out) / "results.json")
@@ -164,7 +163,6 @@ def versions() -> dict[str, str]:
 
 
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:
-    """Inputs that every answer names."""
     from .. import graphs
 
     network = {"graph": label_of(config.graph), "graph_hash": graphs.content_hash(graph), "gossip": gossip.name}

@@ -128,7 +128,6 @@ class PairwiseLosses(LossTable):
         return [loss.number(adaptive=adaptive).squared for loss in every]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each attacker and victim, see `Losses.rows`."""
         accounting: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
         return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **accounting)]
 
@@ -209,12 +208,9 @@ def pairwise(
     >>> losses.matrix(noise_std=2.0, adaptive=False).round(2).tolist()
     [[inf, 0.71, 0.16], [0.69, inf, 0.69], [0.16, 0.71, inf]]
 
-    Args:
-        privacy: without a trust model and owners; method "exact" or "certified".
-        make_trust: the trust model of one attacking node; default `PNDP([v])`.
-        attackers, victims, progress: as for `pairwise_losses`.
-        jobs: worker processes; None: one per core, worth it above some dozens of nodes.
-    Raises: InvalidInput: as for `mfdl.account`, or no attacker.
+    Args: privacy: without a trust model and owners; method "exact" or "certified". make_trust: the trust model of one
+        attacking node; default `PNDP([v])`. attackers, victims, progress: as for `pairwise_losses`. jobs: worker
+        processes; None: one per core, worth it above some dozens of nodes.
     """
     if make_trust is not None:
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)

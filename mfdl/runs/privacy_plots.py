@@ -8,41 +8,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from .. import graphs
-from ..pictures.drawings import (
-    MAX_LABELLED,
-    WHOLE_RANGE,
-    colour_map,
-    draw_edges,
-    draw_matrix,
-    name_bar,
-    name_nodes,
-    scale,
-)
-from ..pictures.style import (
-    GRID,
-    INK,
-    LINE_INCHES,
-    QUIET,
-    End,
-    caption_lines,
-    name_ends,
-    plain_decades,
-    quiet,
-    write_caption,
-)
-
-if TYPE_CHECKING:
-    import networkx as nx
-    from matplotlib.axes import Axes
-
+from ..pictures import drawings, style
 
 TITLE_PER_INCH = 7.4  # characters of a title that fit at its full size
 SQUARED_MU = "μ²  (Rényi loss of order 2)"
@@ -68,8 +44,6 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class AtDistance:
-    """Number of victims at one distance, and the range of their losses."""
-
     distance: int
     victims: int
     lowest: float
@@ -123,7 +97,7 @@ def plot_by_victim(
     ]
     drawn = plot_by_distance(ranked, title=title, caption=caption, local=local, measure=measure, ax=ax)
     axes = drawn.axes[0] if ax is None else ax
-    axes.set_xlabel("victims, largest privacy loss first", fontsize=9, color=QUIET)
+    axes.set_xlabel("victims, largest privacy loss first", fontsize=9, color=style.QUIET)
     return drawn
 
 
@@ -134,41 +108,42 @@ def draw_by_distance(
     level = local if local is not None and math.isfinite(local) and local > 0 else None
     top = max([0.0, level or 0.0, *(float(loss) for curve in curves for loss in curve.losses if loss < math.inf)])
     axes.set_yscale("log")
-    ends: list[End] = []
-    lowest, furthest = top, 1
+    ends: list[style.End] = []
+    lowest, furthest, floor = top, 1, drawings.WHOLE_RANGE * top
     for place, curve in enumerate(curves):
-        groups = [g for g in by_distance(curve.distances, curve.losses) if WHOLE_RANGE * top < g.mean < math.inf]
+        groups = [g for g in by_distance(curve.distances, curve.losses) if floor < g.mean < math.inf]
         if not groups:
             continue
-        lowest = min(lowest, *(max(g.lowest, WHOLE_RANGE * top) for g in groups))
+        lowest = min(lowest, *(max(g.lowest, floor) for g in groups))
         furthest = max(furthest, groups[-1].distance)
         apart = 0.07 * (place - (len(curves) - 1) / 2) if groups[-1].distance <= 12 else 0.0
-        ends.append(_one_curve(axes, curve, groups, apart, WHOLE_RANGE * top))
+        ends.append(_one_curve(axes, curve, groups, apart, floor))
     if level is not None:
         axes.axhline(level, color=COLOURS[LOCAL], linewidth=1.3, linestyle=(0, (5, 2.5)), zorder=1)
         lowest = min(lowest, level)
-        ends.append(End(level, "LDP", "all messages public", COLOURS[LOCAL]))
+        ends.append(style.End(level, "LDP", "all messages public", COLOURS[LOCAL]))
     if ends:
         axes.set_ylim(lowest / 1.8, top * 2.2)
     else:
         axes.set_ylim(0.1, 10)
-        axes.text(0.5, 0.5, "every loss is infinite", transform=axes.transAxes, ha="center", color=INK, fontsize=12)
+        middle: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": style.INK}
+        axes.text(0.5, 0.5, "every loss is infinite", fontsize=12, **middle)
     axes.set_xlim(0.6, furthest + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, min_n_ticks=1))
-    axes.set_xlabel("distance from the attacker (hops)", fontsize=9, color=QUIET)
-    axes.set_ylabel(measure, fontsize=9, color=QUIET)
-    quiet(axes, grid="y")
-    plain_decades(axes.yaxis, axes.get_ylim())
+    axes.set_xlabel("distance from the attacker (hops)", fontsize=9, color=style.QUIET)
+    axes.set_ylabel(measure, fontsize=9, color=style.QUIET)
+    style.quiet(axes, grid="y")
+    style.plain_decades(axes.yaxis, axes.get_ylim())
     unseen = sum(int((~np.isfinite(curve.losses)).sum()) for curve in curves if curve.kind == NON_ADAPTIVE)
     if unseen and ends:
         words = f"{unseen} infinite losses are not drawn"
-        axes.text(0.015, 0.02, words, transform=axes.transAxes, fontsize=8, color=INK)
+        axes.text(0.015, 0.02, words, transform=axes.transAxes, fontsize=8, color=style.INK)
     if named:
-        name_ends(axes, ends, apart=0.15)
+        style.name_ends(axes, ends, apart=0.15)
     return axes
 
 
-def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: float, floor: float) -> End:
+def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: float, floor: float) -> style.End:
     """Means as a line, moved sideways by `apart`, and the range at each distance as a bar from `floor` on."""
     colour, x = COLOURS[curve.kind], np.array([g.distance for g in groups]) + apart
     low, high = [max(g.lowest, floor) for g in groups], [g.highest for g in groups]
@@ -177,7 +152,7 @@ def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: fl
     marker["marker"] = None if len(groups) > 25 else MARKERS[curve.kind]
     mean, front = [g.mean for g in groups], 4 if curve.kind == NON_ADAPTIVE else 3
     axes.plot(x, mean, color=colour, linewidth=1.9, zorder=front, **marker)
-    return End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
+    return style.End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
 
 
 def plot_pairwise(
@@ -185,14 +160,14 @@ def plot_pairwise(
 ) -> Any:
     """Heat map of matrix[u, v], of victim u against attacker v; grey where infinite or nan."""
     values = np.asarray(matrix, dtype=np.float64)
-    few = len(labels) <= MAX_LABELLED
+    few = len(labels) <= drawings.MAX_LABELLED
     longest = max((len(str(label)) for label in labels), default=1) if few else 3
     figure, axes = _page(title, caption, ax, width=8.6, body=6.2, plot=(0.135, 0.72), below=0.3 + 0.075 * longest)
     names = [str(label) for label in labels]
-    image, over = draw_matrix(axes, values, names, names)
+    image, over = drawings.draw_matrix(axes, values, names, names)
     axes.set_aspect("equal")
-    axes.set_xlabel(f"attacker v{'' if few else ' (position in label order)'}", fontsize=9.5, color=QUIET)
-    axes.set_ylabel("victim u", fontsize=9.5, color=QUIET)
+    axes.set_xlabel(f"attacker v{'' if few else ' (position in label order)'}", fontsize=9.5, color=style.QUIET)
+    axes.set_ylabel("victim u", fontsize=9.5, color=style.QUIET)
     _colour_bar(figure, axes, image, f"μ of u against v{over}")
     return figure or axes
 
@@ -215,21 +190,22 @@ def plot_graph(
     outside = np.ones(values.size, dtype=bool)
     outside[list(attackers)] = False
     figure, axes = _page(title, caption, ax, width=8.6, body=6.2, plot=(0.03, 0.82), below=0.1)
-    layout, size = draw_edges(axes, graph)
+    layout, size = drawings.draw_edges(axes, graph)
     labels = graphs.labels(graph)
     spots = np.array([layout[label] for label in labels])
-    norm, over = scale(values[outside])
+    norm, over = drawings.scale(values[outside])
     finite = outside & np.isfinite(values)
     white: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.8}
-    colours: dict[str, Any] = {"c": values[finite], "cmap": colour_map(), "norm": norm}
+    colours: dict[str, Any] = {"c": values[finite], "cmap": drawings.colour_map(), "norm": norm}
     dots = axes.scatter(spots[finite, 0], spots[finite, 1], s=size, zorder=3, **colours, **white)
-    for where, colour, marker in ((np.isposinf(values) & outside, INK, "X"), (np.isnan(values) & outside, GRID, "o")):
+    full, unknown = np.isposinf(values) & outside, np.isnan(values) & outside
+    for where, colour, marker in ((full, style.INK, "X"), (unknown, style.GRID, "o")):
         axes.scatter(spots[where, 0], spots[where, 1], color=colour, marker=marker, s=size, zorder=3)
     stars = list(attackers)
     axes.scatter(spots[stars, 0], spots[stars, 1], marker="*", s=2.1 * size + 60, color="#d5002f", zorder=4, **white)
-    named = {i for i in range(values.size) if i in stars or values.size <= MAX_LABELLED}
+    named = {i for i in range(values.size) if i in stars or values.size <= drawings.MAX_LABELLED}
     names = {labels[i]: f"{labels[i]} (attacker)" if i in stars else str(labels[i]) for i in sorted(named)}
-    name_nodes(axes, graph, layout, names, size)
+    drawings.name_nodes(axes, graph, layout, names, size)
     if finite.any():
         _colour_bar(figure, axes, dots, f"{measure} of the node{over}")
     return figure or axes
@@ -243,24 +219,24 @@ def _page(
     Args: plot: left edge and width as fractions; below: inches for the names of the axis.
     """
     if ax is not None:
-        ax.set_title(title, fontsize=11, color=INK, loc="left")
+        ax.set_title(title, fontsize=11, color=style.INK, loc="left")
         return None, ax
-    lines = caption_lines(caption, int(17.0 * width))
-    foot, head = below + 0.2 + LINE_INCHES * len(lines), 0.62
+    lines = style.caption_lines(caption, int(17.0 * width))
+    foot, head = below + 0.2 + style.LINE_INCHES * len(lines), 0.62
     height = head + body + foot
     figure = Figure(figsize=(width, height), facecolor="white")
     axes = figure.add_axes((plot[0], foot / height, plot[1], body / height))
     left = min(plot[0], 0.06)
     size = 13.5 * min(1.0, TITLE_PER_INCH * width / max(len(title), 1))
-    figure.text(left, 1 - 0.32 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
-    write_caption(figure, lines, left=left, top=(foot - below - 0.06) / height)
+    figure.text(left, 1 - 0.32 / height, title, fontsize=size, fontweight="bold", color=style.INK, va="center")
+    style.write_caption(figure, lines, left=left, top=(foot - below - 0.06) / height)
     return figure, axes
 
 
 def _colour_bar(figure: Figure | None, axes: Axes, mappable: Any, words: str) -> None:
     if figure is None:
-        name_bar(axes.figure.colorbar(mappable, ax=axes), words)
+        drawings.name_bar(axes.figure.colorbar(mappable, ax=axes), words)
         return
     box = axes.get_position()
     beside = figure.add_axes((box.x1 + 0.025, box.y0 + 0.12 * box.height, 0.018, 0.76 * box.height))
-    name_bar(figure.colorbar(mappable, cax=beside), words)
+    drawings.name_bar(figure.colorbar(mappable, cax=beside), words)

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from scipy import stats
@@ -21,8 +22,6 @@ from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from .store import RunSteps
 
 
@@ -84,7 +83,6 @@ def comparison_caption(result: Mapping[str, Any]) -> str:
 
 
 def _target(result: dict[str, Any]) -> str:
-    """mu and epsilon at which all were compared."""
     words = target_in_words(result) or "the same target"
     return words.replace("mu =", "μ =").replace("epsilon =", "ε =").replace("delta =", "δ =")
 
@@ -113,7 +111,7 @@ SPECIAL = re.compile(r"([&%$#_{}])")
 def booktabs(
     rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, Any, Any]] = (), *, by_epsilon: bool = False
 ) -> str:
-    r"""Test loss ± standard deviation over seeds, of rows of `Comparison.table`.
+    r"""Test loss ± standard deviation over seeds, of rows of `Comparison.table`; without noise the same in each column.
 
     >>> row = {"mechanism": "mafalda", "budget": 1.0, "epsilon": 4.9, "delta": 1e-6, "lr": 0.5, "seeds": 3,
     ...        "final_test_loss_mean": 1.25, "final_test_loss_std": 0.031}
@@ -128,8 +126,6 @@ def booktabs(
     <BLANKLINE>
 
     Args: leaders: mechanism, budget and learning rate of the bold entries; by_epsilon: budgets are epsilons.
-
-    A mechanism without noise, which has no budget, has its one value in each column.
     """
     private = [row for row in rows if row["mechanism"] != "none"]
     columns = list(dict.fromkeys((row["budget"], row["lr"]) for row in private or rows))

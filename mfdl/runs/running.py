@@ -62,8 +62,6 @@ class CellJob:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The result of a cell: a record with its steps, or a failure."""
-
     cell: str
     record: dict[str, Any] | None
     steps: RunSteps | None
@@ -214,7 +212,6 @@ def replay_config(
 
 
 def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
-    """Evaluated steps of the one seed of a run, with its conditions."""
     (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
     conditions = {"mechanism": name, "seed": seed.seed, "trust": guarantee.trust, "mu": guarantee.mu}
     conditions |= {"epsilon": guarantee.epsilon(config.delta), "delta": config.delta}
@@ -225,7 +222,6 @@ def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
 
 
 def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
-    """End of the one seed of a run, its guarantee, and its baselines."""
     config, guarantee = cell.config, mechanism.guarantee
     _, weights = registry.split(cell.mechanism)
     (seed,) = run.seeds
@@ -234,33 +230,21 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         for name in ("final_test_loss", "final_accuracy", *config.measured_besides)
     }
     return {
-        **{name: json_number(value) for name, value in ended.items()},
-        "seed": seed.seed,
-        "diverged": seed.diverged,
-        **({"dropped_records": seed.dropped_records} if seed.dropped_records else {}),
-        "cell": cell.hash,
-        "config": cell.options,
-        "mechanism": cell.mechanism,
-        "label": label_of(cell.mechanism),
-        **{name: getattr(guarantee, name) for name in ("trust", "attacker")},
-        "mu": json_number(guarantee.mu),
+        **{name: json_number(value) for name, value in ended.items()}, "seed": seed.seed, "diverged": seed.diverged,
+        **({"dropped_records": seed.dropped_records} if seed.dropped_records else {}), "cell": cell.hash,
+        "config": cell.options, "mechanism": cell.mechanism, "label": label_of(cell.mechanism),
+        **{name: getattr(guarantee, name) for name in ("trust", "attacker")}, "mu": json_number(guarantee.mu),
         "epsilon": json_number(guarantee.epsilon(config.delta)),
-        **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
-        "lr": config.learning_rate,
+        **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"), "lr": config.learning_rate,
         "error_weights": None if weights is None else weights.describe(),
-        "graph_hash": plan.shared.graph_hash(config),
-        "gossip": plan.gossip.name,
-        "gossip_hash": plan.gossip.content_hash,
-        "nodes": plan.gossip.num_nodes,
-        "task_hash": plan.task.content_hash,
-        "steps": cell.num_steps,
-        "participation": plan.participation.scheme,
-        "guarantee": run.statement(config.delta),
+        "graph_hash": plan.shared.graph_hash(config), "gossip": plan.gossip.name,
+        "gossip_hash": plan.gossip.content_hash, "nodes": plan.gossip.num_nodes, "task_hash": plan.task.content_hash,
+        "steps": cell.num_steps, "participation": plan.participation.scheme, "guarantee": run.statement(config.delta),
         **{name: getattr(mechanism, name) for name in ("noise_std", "injected_noise_std")},
         "sensitivity": result_sensitivity(mechanism),
         **{name: json_number(getattr(seed, name)) for name in ("untrained_loss", "untrained_accuracy")},
         **{name: json_number(getattr(run, name)) for name in ("chance_loss", "chance_accuracy")},
-    }
+    }  # fmt: skip
 
 
 def run_cells(
@@ -308,12 +292,9 @@ def run_missing(
 ) -> Iterator[Cell]:
     """Yields each cell that the store lacked, once it is stored.
 
-    Args:
-        report: called with steps just finished, and a description.
-        shared: of the cells that run in this process.
-        mechanisms: calibrated ones by cell; others are made where their cell runs.
-        checkpoints: a folder from which a stopped run resumes; None: it begins again.
-        strict: errors of a cell are raised, instead of stored as its failure.
+    Args: report: called with steps just finished, and a description; shared: of the cells that run in this process;
+        mechanisms: calibrated ones by cell, others are made where their cell runs; checkpoints: a folder from which a
+        stopped run resumes; strict: errors of a cell are raised, instead of stored as its failure.
     """
     wanted = {cell for cell in cells if not store.is_finished(cell)}
     if len(wanted) < len(cells):
@@ -385,16 +366,14 @@ def sweep(
     progress: Progress = "auto",
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs the missing cells of a sweep, and stores it in a folder (`mfdl.runs.store`).
+    """Runs the missing cells of a sweep, and stores it in a folder (`mfdl.runs.store`); returns `answer`.
 
     Args:
         config: a `SweepConfig`, or a TOML file of one; None: the options alone.
         engine: default one after another in this process; `jobs` of the config is for the command line.
         progress: as for `run_cells`.
         options: those of `SweepConfig`; over a file they win.
-    Returns: the answer of `mfdl sweep --json`: `answer`. Failed cells are listed in it and tried again by the next
-        call.
-    Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and refusals of `run_cells`.
+    Raises: InvalidInput: a config that is refused, and refusals of `run_cells`; failed cells raise nothing.
     """
     if config is None:
         config = SweepConfig(**options)
@@ -416,7 +395,6 @@ def sweep(
 def _tuned(
     config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, screen: Any
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The cells of the chosen rates, and the choices."""
     assert config.tuning is not None
     groups: dict[str, dict[float, Cell]] = {}
     for cell in cells:
@@ -431,14 +409,12 @@ def _tuned(
     settings = {name: [(name, rate) for rate in rates] for name, rates in groups.items()}
     best = halved(settings, config.tuning, seed_losses)
     chosen = {name: rate for name, (_, rate) in best.items()}
-    choices = [{**_named_target(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
+    named, choices = ("trust", "participation", "mu", "epsilon", "graph", "task"), []
+    for name, rate in chosen.items():
+        (cell, *_) = groups[name].values()
+        options = {name: cell.options[name] for name in named if name in cell.options}
+        choices.append({"mechanism": cell.mechanism, **options, "lr": rate})
     return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], choices
-
-
-def _named_target(cell: Cell) -> dict[str, Any]:
-    names = ("trust", "participation", "mu", "epsilon", "graph", "task")
-    options = {name: cell.options[name] for name in names if name in cell.options}
-    return {"mechanism": cell.mechanism, **options}
 
 
 def _but_rate(cell: Cell) -> str:

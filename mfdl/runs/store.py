@@ -7,8 +7,7 @@
     factorizations/         solved problems by their content
     timings.jsonl           seconds of every cell, and its host: the only file that differs from one run to the next
 
-`finished_sweep` and `finished_comparison` tell, without loading graph, data or torch, whether an earlier call finished
-everything; None where cells must be checked by their content.
+`finished_sweep` and `finished_comparison` tell without loading graph, data or torch whether nothing is left to do.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Column:
         level: on which it is constant: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
         places: where it stands besides: "steps" (a column of steps.mfdl), "run" (a field of each finished run),
             "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
-        types: in a record, where they are checked.
-        aggregate: maps its name and one value for each seed to the columns of their group.
+        types: in a record; aggregate: from its name and one value for each seed to the columns of their group.
         private: covered by the guarantee (`training.replay_config`); else computed from data without noise.
     """
 
@@ -83,8 +81,7 @@ class Column:
 COLUMNS = (
     Column("mechanism", MECHANISM, ("steps", "run", "rows", "key"), "its name, with error weights", str),
     Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", int, _every),
-    Column("step", STEP, ("steps",), "steps done"),
-    Column("node", STEP, ("steps",), "label"),
+    Column("step", STEP, ("steps",), "steps done"), Column("node", STEP, ("steps",), "label"),
     Column("loss", STEP, ("steps",), "test loss of the node", private=False),
     Column("accuracy", STEP, ("steps",), "test accuracy of the node", private=False),
     Column("final_test_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
@@ -96,8 +93,7 @@ COLUMNS = (
     Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee"),
     Column("mu", MECHANISM, ("steps", "rows", "key"), "privacy loss; none where the curve is not Gaussian"),
     Column("epsilon", MECHANISM, ("steps", "rows", "key"), "privacy loss at delta"),
-    Column("guarantee", MECHANISM, (), "in words"),
-    Column("noise_std", MECHANISM, (), "nu, of the base noise"),
+    Column("guarantee", MECHANISM, (), "in words"), Column("noise_std", MECHANISM, (), "nu, of the base noise"),
     Column("injected_noise_std", MECHANISM, (), "of the noise in what a node sends"),
     Column("sensitivity", MECHANISM, (), "of the view to one record, in units of the record shift"),
     Column("objective", MECHANISM, (), "weighted squared noise in the models"),
@@ -112,17 +108,15 @@ COLUMNS = (
     Column("gossip_hash", SETTING, ("page",), "of its content"),
     Column("unit", SETTING, ("page",), "unit of protection: record or user"),
     Column("adjacency", SETTING, ("page",), "which data sets are neighbours"),
-    Column("clip_norm", SETTING, ("page",), "of gradients"),
-    Column("nodes", SETTING, ("page",), "how many"),
+    Column("clip_norm", SETTING, ("page",), "of gradients"), Column("nodes", SETTING, ("page",), "how many"),
     Column("participation", RUN, ("rows",), "public batches or balls-in-bins"),
-)
+)  # fmt: skip
 
 NOT_PRIVATE = tuple(column.name for column in COLUMNS if not column.private)
 """Columns of steps.mfdl and of the runs in results.json that no guarantee covers."""
 
 
 def names(place: str = "", level: str = "") -> tuple[str, ...]:
-    """Columns of a place or level, in order."""
     return tuple(c.name for c in COLUMNS if place in ("", *c.places) and level in ("", c.level))
 
 
@@ -149,13 +143,11 @@ CONDITIONS = tuple(name for name in names("steps") if name not in names("steps",
 class RunSteps:
     """The evaluated steps of one run of one seed.
 
-    Attributes:
-        conditions: mechanism, seed, privacy budget and more, by name (`CONDITIONS`).
-        steps: the number of finished steps at each evaluation, shape (E,).
-        nodes: their labels, as text.
+    Attributes: conditions: by name (`CONDITIONS`); steps: finished at each evaluation, shape (E,); nodes: labels, as
+        text;
         values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape (E, n); of
-            the average model, (E,).
-    Raises: InvalidInput: arrays of other shapes.
+            the
+        average model, (E,).
     """
 
     conditions: Mapping[str, Any]
@@ -217,8 +209,6 @@ SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed",
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """Hashes of the finished, failed and missing cells of a sweep, in its order."""
-
     finished: tuple[str, ...]
     failed: tuple[str, ...]
     missing: tuple[str, ...]
@@ -237,7 +227,6 @@ class Store:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """A folder that holds a sweep."""
         store = cls(folder)
         if not (store.folder / SWEEP).is_file():
             raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
@@ -353,7 +342,6 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if it cannot be read."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -379,7 +367,6 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def answer(store: Store) -> dict[str, Any]:
-    """Progress and results of a sweep: JSON-ready."""
     status = store.status()
     failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
     return {
@@ -418,7 +405,6 @@ def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | No
 
 
 def _is_same(stored: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether the stored content is of these options and versions."""
     same = stored.get("config") == json.loads(json.dumps(options)) and stored.get("versions") == versions()
     inputs = (text for name, value in options.items() if name not in ("out", "data_home") for text in _texts(value))
     return same and not any(map(_may_name_a_file, inputs))

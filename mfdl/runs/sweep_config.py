@@ -132,11 +132,10 @@ class SweepConfig:
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
         options: those of `Experiment`; graph, task, trust, participation, mu, epsilon and learning_rate also as
-            lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
-            to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
+            lists. Attackers, colluders and coalition_size go to the trust model that they belong to. Balls-in-bins has
+                no
+            mu: a budget mu is the epsilon that it gives at delta (`converted`).
     Attributes: common: the options with the first value of every list; lists: the values by field.
-    Raises: InvalidInput: refusals of `Experiment`, a value given twice, tuning seeds among those of the sweep,
-        or a mechanism that is meant for none of the trust models.
     """
 
     def __init__(self, *, tuning: Tuning | None = None, **options: Any) -> None:
@@ -286,10 +285,8 @@ def _several(name: str, given: Any) -> tuple[Any, ...]:
 
 
 TABLE, TUNING = "sweep", "tuning"
-OF_THE_CALLER = ("out", "engine", "scheduler")
-"""Keys that say where a sweep is computed."""
-LISTED_KINDS = (str, float, float | None)
-"""Types of fields that hold one value and may be a list in a sweep."""
+OF_THE_CALLER = ("out", "engine", "scheduler")  # keys that say where a sweep is computed
+LISTED_KINDS = (str, float, float | None)  # types of fields that hold one value and may be a list in a sweep
 
 Config = TypeVar("Config")
 

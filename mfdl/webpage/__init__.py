@@ -15,15 +15,10 @@ PAGE, DATA = "report.html", "report.json"
 
 @dataclasses.dataclass(frozen=True)
 class ReportConfig(Config):
-    """What goes into the page besides the runs."""
-
     command: ClassVar[str] = "report"
 
-    largest: Annotated[
-        int,
-        Option(
-            "Largest number of nodes times steps for which the privacy losses between all pairs of nodes "
-            "are computed (at the default a minute per mechanism, once); 0: never.",
-            least=0,
-        ),
-    ] = 5000
+    largest: Annotated[int, Option(
+        "Largest number of nodes times steps for which the privacy losses between all pairs of nodes "
+        "are computed (at the default a minute per mechanism, once); 0: never.",
+        least=0,
+    )] = 5000  # fmt: skip

@@ -68,26 +68,14 @@ def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, p
     )  # fmt: skip
     return environment.get_template("page.html.jinja").render(
         title=f"{read.kind.capitalize()}: {' and '.join(runs.name for runs in every[:3])}"
-        + ("" if len(every) < 4 else " and others"),
-        read=read,
-        sections=sections,
+        + ("" if len(every) < 4 else " and others"), read=read, sections=sections,
         swatches={name: themed_svg(swatch(look), "", [look]) for name, look in looks.items()},
-        themes={ground: _colours(looks, ground) for ground in (LIGHT, DARK)},
-        indices=range(len(looks)),
-        kinds=range(max(len(section["metrics"]) for section in sections)),
-        grounds={"light": LIGHT, "dark": DARK},
-        provenance=_provenance(read),
-        config=json.dumps(read.config, indent=1, ensure_ascii=False),
-        links=_links(read, store, out),
-        csv=_csv(every),
-        version=__version__,
-        budget=mu_rounded_up,
-        up=rounded_up,
-        plain=plain,
-        number=_number,
-        metric_words=metric_words,
-        is_accuracy=is_accuracy,
-    )
+        themes={ground: _colours(looks, ground) for ground in (LIGHT, DARK)}, indices=range(len(looks)),
+        kinds=range(max(len(section["metrics"]) for section in sections)), grounds={"light": LIGHT, "dark": DARK},
+        provenance=_provenance(read), config=json.dumps(read.config, indent=1, ensure_ascii=False),
+        links=_links(read, store, out), csv=_csv(every), version=__version__, budget=mu_rounded_up, up=rounded_up,
+        plain=plain, number=_number, metric_words=metric_words, is_accuracy=is_accuracy,
+    )  # fmt: skip
 
 
 def _colours(looks: Looks, ground: str) -> str:
@@ -111,14 +99,11 @@ def _section(
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
     every = [mechanism for _, mechanisms in by_panel for mechanism in mechanisms]
-    first = selected_first(runs)
-    choices = [(looks[name], name in first) for name in dict.fromkeys(record["label"] for record in runs.records)]
     noiseless = {group.label for group in runs.noiseless}
+    first = {name for panel in panels for name in panel.names[:FIRST]} | noiseless
+    choices = [(looks[name], name in first) for name in dict.fromkeys(record["label"] for record in runs.records)]
     return {
-        "id": f"p{index + 1}",
-        "runs": runs,
-        "metrics": metrics,
-        "choices": choices,
+        "id": f"p{index + 1}", "runs": runs, "metrics": metrics, "choices": choices,
         "private_choices": [(look, checked) for look, checked in choices if look.name not in noiseless],
         "guarantees": _examples(panels),
         "findings": [(panel.trust, panel.finding()) for panel in panels],
@@ -243,17 +228,11 @@ class Drawing:
     def from_figure(
         cls, picture: matplotlib_figure.Figure, title: str, spoken: str, looks: Iterable[Look] = (), **words: str
     ) -> Drawing:
-        """A figure of matplotlib; spoken: text for screen readers."""
         return cls(title, themed_svg(picture, spoken, looks), **words)
 
 
 def metric_words(metric: str) -> str:
     return METRIC_WORDS.get(metric, metric.replace("_", " "))
-
-
-def selected_first(runs: ComparableRuns) -> set[str]:
-    """The series that are shown before anything is chosen: the best of each panel, and those without noise."""
-    return {name for panel in runs.panels for name in panel.names[:FIRST]} | {group.label for group in runs.noiseless}
 
 
 def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str, kind: int) -> Drawing:
@@ -277,7 +256,11 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
 def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks, source: Source) -> Drawing:
     """Test loss over steps at one budget: mean over nodes and seeds, the range over seeds as a band."""
     groups, levels = [*panel.best_at(budget), *runs.noiseless], _baselines(runs, "loss")
-    curves = [_curves(group, looks[group.label], source) for group in groups]
+    curves = []
+    for group in groups:
+        steps, finals = zip(*((source.steps(r), r["final_test_loss"]) for r in group.records), strict=True)
+        losses = [run.mean_over_nodes() for run in steps]
+        curves.append(Curves(group.label, looks[group.label], [run.steps for run in steps], losses, finals))
     _, highest = calm_range(curves, [level.value for level in levels])
     lines = [_thinned(curve, highest) for curve in curves if curve.evaluated]
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
@@ -317,12 +300,6 @@ def _tip(group: RunGroup, metric: str) -> str:
     if spread is None:
         return f"{setting}: diverged"
     return f"{setting}: {plain(spread.mean)}" + ("" if spread.std is None else f" ± {plain(spread.std)}")
-
-
-def _curves(group: RunGroup, look: Look, source: Source) -> Curves:
-    runs = [source.steps(record) for record in group.records]
-    finals = [record["final_test_loss"] for record in group.records]
-    return Curves(group.label, look, [run.steps for run in runs], [run.mean_over_nodes() for run in runs], finals)
 
 
 def _thinned(curves: Curves, highest: float) -> Line:

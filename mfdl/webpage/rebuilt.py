@@ -60,8 +60,6 @@ class PairLosses:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """A record's mechanism with its graph."""
-
     record: Record
     mechanism: Mechanism
     graph: nx.Graph
@@ -153,7 +151,6 @@ class LossStore:
     """Computed losses by the content of their mechanism: report.json; used: the entries that this page shows."""
 
     def __init__(self, content: Any) -> None:
-        """content: of an earlier report.json, or anything else."""
         same_version = isinstance(content, dict) and content.get("mfdl") == __version__
         entries = content.get("pairwise") if same_version else None
         self._earlier: dict[str, Any] = entries if isinstance(entries, dict) else {}

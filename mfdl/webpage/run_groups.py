@@ -46,8 +46,6 @@ class SeedSpread:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Runs that differ in their seed alone."""
-
     records: tuple[Record, ...]
 
     def __getattr__(self, name: str) -> Any:
@@ -117,8 +115,6 @@ class RunGroup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrustPanel:
-    """The groups with noise under one trust model."""
-
     trust: str
     groups: Sequence[RunGroup]
 
@@ -210,7 +206,6 @@ class ComparableRuns:
         return sorted(finals, key=lambda name: (name != "loss", name != "accuracy", name))  # exact: names
 
     def level(self, name: str) -> float | None:
-        """Mean over seeds of untrained_loss, or chance_loss."""
         by_seed = {record["seed"]: record.get(name) for record in self.records}
         known = [float(value) for value in by_seed.values() if isinstance(value, int | float)]
         return float(np.mean(known)) if known else None
@@ -230,7 +225,6 @@ def comparable(records: Sequence[Record]) -> list[ComparableRuns]:
 
 
 def grouped(records: Iterable[Record]) -> list[RunGroup]:
-    """Runs that differ in their seed alone, in the order of the records."""
     return [RunGroup(tuple(runs)) for runs in _apart(records, _group).values()]
 
 

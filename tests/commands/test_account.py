@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from vocabulary import dynamics_on, each, refuses
+from finished_runs import answer_of, printed, refused
+from vocabulary import dynamics_on, each
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, EveryStep, Privacy, algorithms, graphs, privacy, trust
@@ -24,6 +25,7 @@ COMMON_KEYS = {
     "seconds", "worst_mu", "worst_mu_adaptive", "worst_epsilon",
     "worst_epsilon_adaptive", "tied",
 }  # fmt: skip
+FILES = {"results.json", "account.png", "account.svg", "graph.png", "graph.svg"}
 SMALL = ["--graph", "ring:n=5", "--epochs", "2", "--period", "2"]
 PNDP = ["--trust", "pndp", "--attackers", "0", "--release", "none"]
 PATH = ["--graph", "path:n=4", "--participation", "every-step", "--steps", "4", *PNDP]
@@ -31,8 +33,7 @@ DECOR = [*SMALL, "--mechanism", "decor", "--set", "sigma_cor=2"]
 
 
 def account(capsys, *arguments):
-    assert main(["account", "--json", *arguments]) == 0
-    return json.loads(capsys.readouterr().out)
+    return answer_of(capsys, "account", *arguments)
 
 
 class TestAnswer:
@@ -58,13 +59,8 @@ class TestAnswer:
             algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=lipschitz, method=bound
         )
         for row, loss in zip(answer["victims"], losses, strict=True):
-            for key in (
-                "sensitivity_squared",
-                "adaptive_sensitivity_squared",
-                "bound",
-                "adaptive_bound",
-                "adaptive_by",
-            ):
+            numbers = ("sensitivity_squared", "adaptive_sensitivity_squared")
+            for key in (*numbers, "bound", "adaptive_bound", "adaptive_by"):
                 assert row[key] == getattr(loss, key)
             for adaptive in (False, True):
                 mu = loss.mu(record_shift=4.0, noise_std=3.0, adaptive=adaptive)
@@ -75,8 +71,7 @@ class TestAnswer:
     def test_ldp_is_adaptive_and_has_no_place(self, capsys):
         answer = account(capsys, *SMALL)
         assert (answer["adaptive"], answer["attackers"], answer["notes"]) == (True, [], [])
-        assert answer["release"] == "not applicable"
-        assert {row["distance"] for row in answer["victims"]} == {None}
+        assert (answer["release"], {row["distance"] for row in answer["victims"]}) == ("not applicable", {None})
         assert {row["adaptive_by"] for row in answer["victims"]} == {"the view"}
 
     @each(
@@ -115,7 +110,6 @@ class TestAnswer:
 
 class TestUnit:
     def test_a_user(self, capsys, tmp_path):
-        """Whose data it is decides what is clipped, not the number; table, picture and config say it."""
         options = [*PATH, "--unit", "user", "--noise-std", "2"]
         user, record = account(capsys, *options, "--out", str(tmp_path)), account(capsys, *PATH, "--noise-std", "2")
         assert (user["unit"], user["config"]["unit"]) == ("user", "user")
@@ -139,33 +133,30 @@ class TestBudgets:
         assert [row["mu_adaptive"] for row in answer["victims"]] == pytest.approx([0.5, 1.0, 1.0, 0.25, 2.0])
         assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) / 2)
 
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [("[1, 2]", "must hold one object"), ("{", "not JSON"), ('{"0": 1}', "budget > 0"), ('{"x": 1}', "x")],
-    )
+    @each(
+        "content, message",
+        ("[1, 2]", "must hold one object"), ("{", "not JSON"), ('{"0": 1}', "budget > 0"), ('{"x": 1}', "x"),
+    )  # fmt: skip
     def test_files_of_something_else_are_refused(self, content, message, capsys, tmp_path):
         (tmp_path / "mu.json").write_text(content)
-        assert main(["account", *SMALL, "--budgets", str(tmp_path / "mu.json")]) == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        refused(capsys, message, "account", *SMALL, "--budgets", str(tmp_path / "mu.json"))
 
 
 class TestNoise:
     @each(
         "options",
-        [],
-        ["--calibrate-under", "ldp"],
-        ["--trust", "pndp", "--attackers", "0"],
+        [], ["--calibrate-under", "ldp"], ["--trust", "pndp", "--attackers", "0"],
         ["--trust", "pndp", "--attackers", "0", "--calibrate-under", "pndp"],
         ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--release", "none", "--lipschitz", "0.5"],
         ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
-    )
+    )  # fmt: skip
     def test_mu_is_met_and_not_exceeded(self, options, capsys):
         assert 0.69 < account(capsys, *SMALL, "--mu", "0.7", *options)["worst_mu_adaptive"] <= 0.7 * (1 + 1e-9)
 
-    @pytest.mark.parametrize(
-        ("options", "under"),
-        [([*SMALL, *PNDP], ["ldp"]), ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"])],
-    )
+    @each(
+        "options, under",
+        ([*SMALL, *PNDP], ["ldp"]), ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"]),
+    )  # fmt: skip
     def test_calibrated_under_another_model(self, options, under, capsys):
         noised = account(capsys, *options[: options.index("--trust")], "--trust", *under, "--mu", "0.7")["noise_std"]
         answer = account(capsys, *options, "--mu", "0.7", "--calibrate-under", *under)
@@ -230,54 +221,39 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
     (["--trust", "pnpd", "--attackers", "Medici"], "unknown trust model 'pnpd'; did you mean 'pndp'?"),
     (["--trust", "pndp"], "trust model pndp needs --attackers A,B or --all-attackers"),
     (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
-    (["--trust", "colluding"], "needs --colluders"),
-    (["--trust", "coalitions"], "needs --coalition-size"),
+    (["--trust", "colluding"], "needs --colluders"), (["--trust", "coalitions"], "needs --coalition-size"),
     (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
     (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
-    ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
-    (["--noise-std", "-1"], "noise_std must be"),
-    (["--noise-std", "nan"], "noise_std must be"),
-    (["--mu", "0"], "mu must be"),
-    (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"),
-    (["--calibrate-under", "ldp"], "give --mu"),
+    ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"), (["--noise-std", "-1"], "noise_std must be"),
+    (["--noise-std", "nan"], "noise_std must be"), (["--mu", "0"], "mu must be"),
+    (["--mu", "1", "--noise-std", "1"], "got --noise-std and --mu"), (["--calibrate-under", "ldp"], "give --mu"),
     (["--mu", "1", "--calibrate-under", "pndp"], "trust model pndp needs"),
     (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
     (["--steps", "7"], "steps must be epochs * period, got steps=7"),
     (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
     (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
     (["--participation", "every-step", "--steps", "0"], "steps must be"),
-    (["--participation", "cylic"], "did you mean 'cyclic'?"),
-    (["--release", "some"], "unknown release 'some'"),
-    (["--bound", "exat"], "did you mean 'exact'?"),
-    (["--adjacency", "replace"], "did you mean 'replace-one'?"),
-    (["--delta", "1"], "delta must be"),
-    (["--clip-norm", "0"], "clip_norm must be"),
-    (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"),
-    (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
-    (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
-    (["--jobs", "0"], "jobs must be"),
+    (["--participation", "cylic"], "did you mean 'cyclic'?"), (["--release", "some"], "unknown release 'some'"),
+    (["--bound", "exat"], "did you mean 'exact'?"), (["--adjacency", "replace"], "did you mean 'replace-one'?"),
+    (["--delta", "1"], "delta must be"), (["--clip-norm", "0"], "clip_norm must be"),
+    (["--mechanism", "dpdsgd"], "did you mean 'dp-dsgd'?"), (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
+    (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"), (["--jobs", "0"], "jobs must be"),
     (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
     (["--unit", "user"], "--unit user needs --participation every-step"),
     ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
-    (["--same-steps"], "give --owners"),
-    (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
+    (["--same-steps"], "give --owners"), (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
     (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
     (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
     (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
     (["--out", __file__], "it is a file; give a folder"),
-)
+)  # fmt: skip
 def test_refused_in_one_line(arguments, message, capsys):
-    assert main(["account", *arguments]) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert (output.out, output.err.count("\n")) == ("", 1)
+    refused(capsys, message, "account", *arguments)
 
 
 def test_table_and_sentences(capsys):
-    """Numbers are rounded up, and an upper bound says so: the adaptive one is sqrt(10) = 3.16228."""
     user = ["--participation", "every-step", "--steps", "10", "--gossip", "uniform", "--adjacency", "zero-out"]
-    assert main(["account", *FLORENTINE, *user, "--release", "none"]) == 0
-    output = " ".join(capsys.readouterr().out.split())
+    output = " ".join(printed(capsys, "account", *FLORENTINE, *user, "--release", "none").split())
     for part in ("Medici", "mu by distance", "protects: a record of Medici", "non-adaptive gradients only"):
         assert part in output
     assert "for adaptive ones each victim has mu <= 3.163, epsilon" in output  # one number, and no column of it
@@ -293,11 +269,9 @@ def test_table_and_sentences(capsys):
 )
 def test_equal_losses_are_one_row(options, rows, capsys):
     """Up to rounding; a row for each of ten equal nodes said nothing, and "the 10 largest" was not true of them."""
-    assert main(["account", *SMALL, *options]) == 0
-    output = capsys.readouterr().out
-    assert [
-        line.partition("│")[0].strip() for line in output.splitlines() if line.startswith(("all", "1, ", "2, "))
-    ] == rows
+    output = printed(capsys, "account", *SMALL, *options)
+    lines = [line for line in output.splitlines() if line.startswith(("all", "1, ", "2, "))]
+    assert [line.partition("│")[0].strip() for line in lines] == rows
     assert "largest of" not in output
 
 
@@ -305,7 +279,7 @@ class TestFiles:
     def test_one_attacker(self, tmp_path, capsys):
         answer = account(capsys, *PATH, "--mu", "0.5", "--out", str(tmp_path / "a"))
         names = {path.name for path in (tmp_path / "a").iterdir()}
-        assert names == {"results.json", "account.png", "account.svg", "graph.png", "graph.svg"}
+        assert names == FILES
         assert json.loads((tmp_path / "a" / "results.json").read_text()) == answer
         again = account(capsys, "--config", str(tmp_path / "a" / "results.json"))
         assert {**again, "seconds": 0} == {**answer, "seconds": 0}
@@ -336,8 +310,7 @@ BINS = BallsInBins(2, 3)
 
 
 def account_bins(capsys, *arguments):
-    assert main(["account", "--json", *BINNED, *arguments]) == 0
-    return json.loads(capsys.readouterr().out)
+    return account(capsys, *BINNED, *arguments)
 
 
 def test_epsilon_is_met_and_mu_is_null_under_the_keys_of_any_account(capsys):
@@ -349,31 +322,23 @@ def test_epsilon_is_met_and_mu_is_null_under_the_keys_of_any_account(capsys):
     assert set(answer) == set(public)
     assert answer["worst_mu"] is answer["worst_mu_adaptive"] is None
     assert answer["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 3}
-    for part in (
-        "balls-in-bins (epochs=2, bins=3)",
-        "epsilon: 1.5 at delta = 1e-05",
-        "gradients: adaptive or non-adaptive",
-    ):
+    for part in ("balls-in-bins (epochs=2, bins=3)", "epsilon: 1.5 at delta = 1e-05", "adaptive or non-adaptive"):
         assert part in answer["guarantee"]
     for row, other in zip(answer["victims"], public["victims"], strict=True):
         assert set(row) == set(other)
-        assert {row[key] for key in ("mu", "mu_adaptive", "sensitivity_squared", "adaptive_sensitivity_squared")} == {
-            None
-        }
+        null = ("mu", "mu_adaptive", "sensitivity_squared", "adaptive_sensitivity_squared")
+        assert {row[key] for key in null} == {None}
         assert row["epsilon"] == row["epsilon_adaptive"] <= answer["worst_epsilon"]
 
 
 def test_every_victim_has_the_number_of_its_own_encoder(capsys):
-    """mafalda-l: each node's epsilon is that of an algorithm whose encoder is that node's everywhere."""
     answer = account_bins(capsys, *ASKED, "--noise-std", "2", "--mechanism", "mafalda-l", "--victims", "0,1")
     dynamics = dynamics_on("path:n=3")
     causal = registry.build("mafalda-l", dynamics, BINS).noise.causal
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     for u, row in enumerate(answer["victims"]):
-        alone = mf_dsgd(dynamics, BINS, causal.column_encoder(u))
-        assert row["epsilon"] == pytest.approx(
-            mfdl.account(alone, Privacy(**options), noise_std=2.0).epsilon(1e-5), rel=1e-9
-        )
+        alone = mfdl.account(mf_dsgd(dynamics, BINS, causal.column_encoder(u)), Privacy(**options), noise_std=2.0)
+        assert row["epsilon"] == pytest.approx(alone.epsilon(1e-5), rel=1e-9)
     first, second = (row["epsilon"] for row in answer["victims"])
     assert abs(first - second) > 1e-3 * first
     assert answer["worst_epsilon"] == max(first, second)
@@ -385,9 +350,7 @@ def test_a_victim_that_attacks_and_no_noise_are_infinite_and_pictures_are_drawn(
     attacker, victim = answer["victims"]
     assert (attacker["epsilon"], attacker["distance"], victim["distance"]) == ("inf", 0, 2)
     assert np.isfinite(victim["epsilon"])
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "results.json", "account.png", "account.svg", "graph.png", "graph.svg"
-    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == FILES
     assert "ε at δ = 1e-05" in (tmp_path / "account.svg").read_text()
     assert json.loads((tmp_path / "results.json").read_text()) == answer
     none = account_bins(capsys, *ASKED, "--mechanism", "none")
@@ -396,8 +359,9 @@ def test_a_victim_that_attacks_and_no_noise_are_infinite_and_pictures_are_drawn(
 
 
 def test_the_table_has_no_column_of_mu(capsys):
-    assert main(["account", *BINNED, *ASKED, "--noise-std", "2", "--trust", "pndp", "--attackers", "0"]) == 0
-    output = " ".join(capsys.readouterr().out.split())
+    output = " ".join(
+        printed(capsys, "account", *BINNED, *ASKED, "--noise-std", "2", "--trust", "pndp", "--attackers", "0").split()
+    )
     assert "epsilon by distance" in output
     assert "mu by distance" not in output
     assert "│ mu" not in output
@@ -416,27 +380,19 @@ def test_the_table_has_no_column_of_mu(capsys):
     (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
 )  # fmt: skip
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):
-    assert main(["account", *BINNED, *ASKED, *arguments]) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert (output.out, output.err.count("\n")) == ("", 1)
-
-
-NAMED_BINS = BallsInBins(epochs=2, bins=3)
+    refused(capsys, message, "account", *BINNED, *ASKED, *arguments)
 
 
 def test_balls_in_bins_are_k_epochs_of_b_bins():
-    config = AccountConfig(participation="balls-in-bins", epochs=2, period=3)
-    assert (config.scheme(), config.scheme().public) == (NAMED_BINS, Cyclic(epochs=2, period=3))
-    refuses("steps must be epochs", AccountConfig, participation="balls-in-bins", epochs=2, period=3, steps=5)
-    refuses("balls-in-bins", AccountConfig, participation="balls-in-bins", epochs=2, period=3, unit="user")
+    scheme = AccountConfig(participation="balls-in-bins", epochs=2, period=3).scheme()
+    assert (scheme, scheme.public) == (BINS, Cyclic(epochs=2, period=3))
 
 
 @pytest.mark.parametrize("name", ["mafalda", "mafalda@last:2", "bsr", "dp-dsgd"])
 def test_an_algorithm_of_secret_bins_is_that_of_public_ones_but_for_who_knows_the_map(name):
     dynamics = dynamics_on("path:n=3")
-    public, secret = (registry.build(name, dynamics, scheme) for scheme in (NAMED_BINS.public, NAMED_BINS))
-    assert (secret.participation, secret.name) == (NAMED_BINS, public.name)
-    assert registry.build_tuned(name, dynamics, NAMED_BINS).content_hash == secret.content_hash != public.content_hash
+    public, secret = (registry.build(name, dynamics, scheme) for scheme in (BINS.public, BINS))
+    assert (secret.participation, secret.name) == (BINS, public.name)
+    assert registry.build_tuned(name, dynamics, BINS).content_hash == secret.content_hash != public.content_hash
     encoders = [algorithm.noise.causal.column_inverse(0) for algorithm in (public, secret)]
     assert np.array_equal(*encoders)

@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from finished_runs import BUDGETS, COMPARED, step_frame
+from finished_runs import BUDGETS, COMPARED, answer_of, printed, refused, step_frame
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 from vocabulary import each, refuses
 
@@ -22,7 +22,6 @@ TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; o
 
 @pytest.fixture(scope="module")
 def finished(finished_comparisons, tmp_path_factory):
-    """The result and a copy of its folder, into which tests write."""
     folder = tmp_path_factory.mktemp("several") / "c"
     shutil.copytree(finished_comparisons, folder)
     result = json.loads((folder / "results.json").read_text())
@@ -62,8 +61,7 @@ def test_a_file_of_lists_and_the_result_are_configs_of_the_same(finished, tmp_pa
         'metrics = ["train-loss"]'
     )
     for config in (file, folder / "results.json"):
-        assert main(["compare", "--config", str(config), "--out", str(folder), "--json"]) == 0
-        again = json.loads(capsys.readouterr().out)
+        again = compare(capsys, "--config", str(config), "--out", str(folder))
         assert again == result  # nothing was trained again: its seconds tell
 
 
@@ -88,16 +86,14 @@ def test_refusals(finished, capsys):
         (["--lr", "0.1,x"], "--lr must be a number, or several as A,B"),
         (["--mu", "0.5,2"], "--overwrite"),
     ]:
-        assert main(["compare", *COMPARED, "--out", folder, *more]) == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        refused(capsys, message, "compare", *COMPARED, "--out", folder, *more)
     with pytest.raises(mfdl.InvalidInput, match="one privacy target"):
         run_comparison(dataclasses.replace(CONFIG, mu=1.0), folder, several={"epsilon": [1.0, 2.0]})
 
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_table_shows_all(finished, capsys):
-    assert main(["compare", *COMPARED, *BUDGETS, "--out", str(finished[1])]) == 0
-    output = capsys.readouterr().out
+    output = printed(capsys, "compare", *COMPARED, *BUDGETS, "--out", str(finished[1]))
     assert output.count("dp-dsgd") == 4
     assert "its budget for a record of every node" in " ".join(output.split())
 
@@ -105,8 +101,7 @@ def test_the_table_shows_all(finished, capsys):
 @pytest.mark.usefixtures("blank_pictures")
 def test_one_of_each_is_a_comparison_as_ever(tmp_path, capsys):
     single = ["--mu", "2", "--lr", "0.3", "--seeds", "1", "--mechanisms", "dp-dsgd"]
-    assert main(["compare", *COMPARED, *single, "--out", str(tmp_path), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = compare(capsys, *COMPARED, *single, "--out", str(tmp_path))
     assert (result["mu"], result["learning_rate"]) == (2.0, 0.3)
     assert set(result["mechanisms"][0]) == MECHANISM_KEYS | TRAIN_LOSS
 
@@ -116,8 +111,7 @@ BINS = [*SMALL, "--participation", "balls-in-bins", "--adjacency", "zero-out"]
 
 
 def compare(capsys, *arguments):
-    assert main(["compare", "--json", *arguments]) == 0
-    return json.loads(capsys.readouterr().out)
+    return answer_of(capsys, "compare", *arguments)
 
 
 @pytest.mark.slow
@@ -141,10 +135,8 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
     assert step_frame(tmp_path / "steps.mfdl")["mu"].isna().all()
     again = compare(capsys, *BINS, *options, "--out", str(tmp_path))  # nothing is run anew
     assert again["runs"] == result["runs"]
-    assert main(["compare", *BINS, *options, "--out", str(tmp_path)]) == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert "balls-in-bins" in output
-    assert "loss and accuracy: mean over the nodes of average:2." in output
+    output = " ".join(printed(capsys, "compare", *BINS, *options, "--out", str(tmp_path)).split())
+    assert all(words in output for words in ("balls-in-bins", "loss and accuracy: mean over the nodes of average:2."))
     assert "mu =" not in output
     assert "objective" in output
     assert main(["report", str(tmp_path)]) == 0
@@ -158,26 +150,19 @@ def test_several_budgets_are_told_apart_by_epsilon(capsys, tmp_path):
     runs = {(run["mechanism"], run["epsilon"]) for run in result["runs"]}
     assert (len(runs), main(["report", str(tmp_path)])) == (3, 0)
     page = (tmp_path / "report.html").read_text()
-    assert "ε = 1" in page
-    assert "ε = 2" in page
+    assert all(words in page for words in ("ε = 1", "ε = 2"))
 
 
 @each(
     "arguments, message",
     (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
-    ([], "no mu; give --epsilon"),
-    (["--epsilon", "1", "--unit", "user"], "--unit user"),
+    ([], "no mu; give --epsilon"), (["--epsilon", "1", "--unit", "user"], "--unit user"),
     (["--epsilon", "1", "--trust", "pndp", "--release", "all"], "--release all"),
     (["--epsilon", "1", "--mechanisms", "zip-dl", "--across-trust-models"], "take dp_dsgd, decor or corn"),
-    (["--epsilon", "1", "--participation", "single"], "did you mean"),
-)
+    (["--epsilon", "1", "--participation", "single"], "unknown participation 'single'"),
+)  # fmt: skip
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys, tmp_path):
-    assert main(["compare", *BINS, *arguments, "--out", str(tmp_path / "none")]) == 2
-    output = capsys.readouterr()
-    assert (
-        message in output.err.replace("unknown", "did you mean") if message == "did you mean" else message in output.err
-    )
-    assert output.err.count("\n") == 1
+    refused(capsys, message, "compare", *BINS, *arguments, "--out", str(tmp_path / "none"))
 
 
 SMALLEST = {"graph": "ring:n=4", "epochs": 2, "period": 3, "adjacency": "zero-out", "epsilon": 2.0}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from finished_runs import answer_of
 
 from mfdl.commands import main
 from mfdl.training import tasks
@@ -69,6 +70,5 @@ def test_named_tasks_and_python_files_need_a_graph(folder, capsys):
 def test_a_comparison_trains_on_a_data_file(folder, capsys):
     options = ["--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "none"]
     text = "own.csv:target=price,drop=id,node"
-    assert main(["compare", "--task", text, *options, "--out", "out", "--json"]) == 0
-    value = json.loads(capsys.readouterr().out)
+    value = answer_of(capsys, "compare", "--task", text, *options, "--out", "out")
     assert "price-linear" in json.dumps(value)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from finished_runs import answer_of, printed, refused
 from vocabulary import dynamics_on, each, refuses
 
 import mfdl
@@ -44,8 +45,9 @@ def test_help_brings_none_of_the_heavy_libraries():
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"mfdl {mfdl.__version__}\n"
-    assert main([]) == 0
-    output = capsys.readouterr().out
+    output = printed(
+        capsys,
+    )
     assert all(name in output for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
@@ -66,26 +68,19 @@ def test_console_script_runs_in_a_process_of_its_own(start):
     (["compare", "--config", "missing.toml"], "cannot read --config missing.toml"),
 )
 def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert (output.out, output.err.count("\n")) == ("", 1)
+    refused(capsys, message, *arguments)
 
 
 @pytest.mark.parametrize("name", ["account", "attack", "audit", "factorize", "compare"])
 def test_mechanism_and_mechanisms_are_one_option(name, tmp_path, capsys):
-    """Typed and in files, and help shows one of them."""
     (tmp_path / "o.toml").write_text('mechanisms = ["nothing"]')
     for arguments in (["--mechanism", "nothing"], ["--mechanisms", "nothing"], ["--config", str(tmp_path / "o.toml")]):
-        assert main([name, *arguments]) == 2
-        assert "unknown mechanism 'nothing'" in capsys.readouterr().err
-    assert main([name, "--help"]) == 0
-    output = capsys.readouterr().out
+        refused(capsys, "unknown mechanism 'nothing'", name, *arguments)
+    output = printed(capsys, name, "--help")
     assert "--mechanism " in output
     assert "--mechanisms" not in output
 
 
-# ---- a config is its options ---------------------------------------------------------------------------------------
 VALUES = {  # of a field, in a file: what its default is not
     "trust": "released", "graph": "ring:n=5", "adjacency": "zero-out", "mechanism": "mafalda",
     "mechanisms": "bsr,none",
@@ -97,14 +92,12 @@ VALUES = {  # of a field, in a file: what its default is not
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_options_are_the_fields(name):
-    """Every field is an option of the same default, and what is no field belongs to the call."""
     fields = CONFIGS[name].fields()
     options = {parameter.name: parameter for parameter in COMMANDS[name].params}
     assert set(options) - set(fields) <= {"config", "out", "resume", "overwrite", "verbose", "as_json", "help"}
     assert {"config", "as_json"} < set(options)
     for field, (_, option, default) in fields.items():
-        assert list(option.flags) == options[field].opts
-        assert option.help == options[field].help
+        assert (list(option.flags), option.help) == (options[field].opts, options[field].help)
         printed = ",".join(default) if isinstance(default, tuple) and default else default or None
         assert (options[field].default or None) == printed
 
@@ -123,8 +116,7 @@ def test_python_and_toml_say_the_same(name, tmp_path):
     )
     given = {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
     loaded = config.load(tmp_path / "o.toml")
-    assert loaded == config(**given)
-    assert dataclasses.replace(loaded) == loaded
+    assert (loaded, dataclasses.replace(loaded)) == (config(**given), loaded)
     (tmp_path / "results.json").write_text(json.dumps({"config": loaded.options()}))
     assert config.load(tmp_path / "results.json") == loaded  # what is kept reads back
     refuses("graph: must be a text, got 3", lambda: config.load(toml(tmp_path, "graph = 3")))
@@ -135,7 +127,7 @@ def toml(folder, text):
     return folder / "o.toml"
 
 
-SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4", "--json"]
+SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4"]
 
 
 class TestConfigFiles:
@@ -143,22 +135,19 @@ class TestConfigFiles:
         file = toml(
             tmp_path, 'graph = "ring:n=4"\nepochs = 2\nmechanism = "bsr"\n[factorize]\nperiod = 4\n[compare]\nmu = 1'
         )
-        assert main(["factorize", "--config", str(file), "--epochs", "3", "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
+        answer = answer_of(capsys, "factorize", "--config", str(file), "--epochs", "3")
         assert (answer["mechanism"], answer["nodes"], answer["epochs"], answer["period"]) == ("bsr", 4, 3, 4)
 
     def test_dashes_and_underscores_are_alike(self, tmp_path, capsys):
         file = toml(tmp_path, "max_iterations = 1\nlargest-component = true")
-        assert main(["factorize", "--config", str(file), *SMALL, "--tolerance", "1e-12"]) == 3
-        assert json.loads(capsys.readouterr().out)["status"] == "stopped"
+        options = ["--config", str(file), *SMALL, "--tolerance", "1e-12"]
+        assert answer_of(capsys, "factorize", *options, code=3)["status"] == "stopped"
 
     def test_every_step_reads_back_what_it_wrote(self, tmp_path, capsys):
-        """Epochs and period are in the file, too, and say nothing there."""
         options = ["--participation", "every-step", "--steps", "3"]
         assert main(["account", "--graph", "ring:n=4", *options, "--out", str(tmp_path)]) == 0
         capsys.readouterr()
-        assert main(["account", "--config", str(tmp_path / "results.json"), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["steps"] == 3
+        assert answer_of(capsys, "account", "--config", str(tmp_path / "results.json"))["steps"] == 3
 
     @each(
         "name, content, message",
@@ -172,41 +161,32 @@ class TestConfigFiles:
         ("o.toml", "graph = 3", "graph: must be a text, got 3"),
         ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
         ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
-        ("results.json", "{}", "no `config` object"),
-        ("results.json", "{", "is not valid JSON"),
-    )
+        ("results.json", "{}", "no `config` object"), ("results.json", "{", "is not valid JSON"),
+    )  # fmt: skip
     def test_refused(self, name, content, message, tmp_path, capsys):
         (tmp_path / name).write_text(content)
-        assert main(["factorize", "--config", str(tmp_path / name)]) == 2
-        assert message in capsys.readouterr().err
+        refused(capsys, message, "factorize", "--config", str(tmp_path / name))
         refuses(message.partition(";")[0].replace("?", "."), FactorizeConfig.load, tmp_path / name)
 
 
-LONG = ["--epochs", "1001", "--period", "1000"]
+LONG = (["--epochs", "1001", "--period", "1000"], "1,000,000 steps")
 
 
 @each(
-    "arguments",
-    ["attack", "--attacker", "0", "--steps", "1000001"],
-    *([name, *LONG] for name in ("audit", "account", "factorize")),
-    ids=lambda arguments: arguments[0],
+    "name, more, most",
+    ("attack", ["--attacker", "0", "--steps", "1000001"], "1,000,000 steps"),
+    *((name, *LONG) for name in ("audit", "account", "factorize")),
+    ("compare", ["--seeds", str(10**20)], "100,000 seeds"),
 )
-def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, capsys):
-    assert main([*arguments, "--graph", "ring:n=4"]) == 2
-    assert "at most 1,000,000 steps" in capsys.readouterr().err
-
-
-def test_more_seeds_than_any_comparison_has_are_refused_before_any_work(capsys):
-    assert main(["compare", "--graph", "ring:n=4", "--seeds", str(10**20)]) == 2
-    assert "at most 100,000 seeds" in capsys.readouterr().err
+def test_more_than_any_run_has_is_refused_before_any_work(name, more, most, capsys):
+    refused(capsys, f"at most {most}", name, *more, "--graph", "ring:n=4")
 
 
 def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, capsys):
     largest = 2**63 - 1
     arguments = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--mechanisms", "dp-dsgd"]
     last_two = [*arguments, "--seeds", "2", "--first-seed"]
-    assert main([*last_two, str(largest)]) == 2
-    assert "lower --first-seed" in capsys.readouterr().err
+    refused(capsys, "lower --first-seed", *last_two, str(largest))
     assert main([*last_two, str(largest - 1), "--out", str(tmp_path / "run")]) == 0
 
 
@@ -228,8 +208,7 @@ def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "o.toml").write_text("epsilon = 3\n")
     (tmp_path / "s.toml").write_text("epsilon = [1, 3]\nmechanisms = ['dp-dsgd']\n")
-    assert main(command) == 2
-    assert message in capsys.readouterr().err
+    refused(capsys, message, *command)
 
 
 def test_a_keyword_of_another_library_is_known_in_python():
@@ -241,8 +220,7 @@ EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
 
 
 def test_mechanisms_as_json_are_the_registry(capsys):
-    assert main(["mechanisms", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(capsys, "mechanisms")
     assert [row["name"] for row in rows] == list(EVERY)
     for row in rows:
         assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
@@ -255,9 +233,7 @@ def test_mechanisms_as_a_table(capsys):
     assert main(["mechanisms"]) == 0
     output = capsys.readouterr()
     assert output.err == ""
-    for name in EVERY:
-        assert name in output.out
-    assert "file:FILE" in output.out
+    assert all(name in output.out for name in (*EVERY, "file:FILE"))
 
 
 def test_help_of_the_module_has_a_row_for_every_trust_model():
@@ -276,8 +252,7 @@ def test_trust_says_where_messages_are_hidden():
 
 
 def test_trust_list(capsys):
-    assert main(["trust", "list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answer_of(capsys, "trust", "list")
     assert [row["name"] for row in rows] == list(MODELS)
     keys = {"name", "attacker", "seen", "gradients_known", "noise_known", "release", "options"}
     assert all(set(row) == keys for row in rows)
@@ -287,21 +262,19 @@ def test_trust_list(capsys):
         "coalitions": ["--coalition-size Q"],
         "secure-sum": ["--attackers A,B"],
     }
-    assert main(["trust", "list"]) == 0
-    output = capsys.readouterr().out
+    output = printed(capsys, "trust", "list")
     assert all(name in output for name in MODELS)
 
 
 def test_trust_explain(capsys):
     for name, entry in MODELS.items():
-        assert main(["trust", "explain", name, "--json"]) == 0
-        words = json.loads(capsys.readouterr().out)
+        words = answer_of(capsys, "trust", "explain", name)
         assert (words["name"], words["attacker"]) == (name, entry.observer)
-        assert main(["trust", "explain", name]) == 0
-        output = capsys.readouterr().out
+        output = printed(capsys, "trust", "explain", name)
         assert all(part in output for part in (words["attacker"], words["seen"], *words["options"]))
-    assert main(["trust", "explain", "eavesdroper"]) == 2
-    assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err
+    refused(
+        capsys, "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?", "trust", "explain", "eavesdroper"
+    )
 
 
 def say_hello(name: str = "you") -> None:
@@ -311,7 +284,6 @@ def say_hello(name: str = "you") -> None:
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Entry points by group, in place of those of this installation."""
     entries = {}
 
     def entry_points(*, group, name=None):
@@ -334,10 +306,8 @@ def test_a_command_of_another_package_is_listed_runs_and_corrects_its_name(insta
     installed(extensions.COMMANDS, "greet", f"{__name__}:say_hello")
     assert listed().index("report") < listed().index("greet") < listed().index("mechanisms")
     assert (main(["greet", "--name", "all"]), capsys.readouterr().out) == (0, "hello all\n")
-    assert main(["--help"]) == 0
-    assert "greet       Greet." in capsys.readouterr().out
-    assert main(["gret"]) == 2
-    assert "did you mean 'greet'?" in capsys.readouterr().err
+    assert "greet       Greet." in printed(capsys, "--help")
+    refused(capsys, "did you mean 'greet'?", "gret")
 
 
 def test_no_package_replaces_a_command_of_this_one(installed, capsys):
@@ -353,16 +323,11 @@ def test_commands_of_this_package_do_not_look_for_others(monkeypatch):
 
 def test_without_other_packages_there_are_ours(installed, capsys):
     assert "claims" not in listed()
-    assert main(["claims"]) == 2
-    assert "unknown command 'claims'" in capsys.readouterr().err
+    refused(capsys, "unknown command 'claims'", "claims")
 
 
 def test_without_a_bibliography_citing_says_what_to_install(installed, capsys):
-    assert main(["mechanisms", "--mechanism", "corn", "--cite"]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert "--cite needs the bibliography of mfdl_papers" in output.err
-    assert "pip install mfdl" in output.err
+    refused(capsys, "install with `pip install mfdl`", "mechanisms", "--mechanism", "corn", "--cite")
 
 
 @pytest.mark.parametrize("value", ["no_such_package.commands:run", f"{__name__}:no_such_function"])

@@ -71,22 +71,16 @@ def test_arguments_that_share_a_sentence_stay_together():
 
 def test_a_section_in_one_line_may_go_on_in_the_next():
     text = process("function", "Loads.", "", "Source: a paper, Theorem 5; the rest of", "another.", "Cost: none.", "")
-    assert [line for line in text.splitlines() if line][1:] == [
-        "**Source:** a paper, Theorem 5; the rest of another.",
-        "**Cost:** none.",
-    ]
+    source = "**Source:** a paper, Theorem 5; the rest of another."
+    assert [line for line in text.splitlines() if line][1:] == [source, "**Cost:** none."]
 
 
 def test_addresses_stay_text():
     from docutils.core import publish_doctree
 
-    text = process(
-        "function", 'A `.npy` file or `name`, "NAME@WEIGHTS", at tcp://host:8786, see https://arxiv.org/abs/2510.17480.'
-    )
-    tree = publish_doctree(text)
-    assert [each["refuri"] for each in tree.findall() if each.tagname == "reference"] == [
-        "https://arxiv.org/abs/2510.17480"
-    ]
+    paper = "https://arxiv.org/abs/2510.17480"
+    text = process("function", f'A `.npy` file or `name`, "NAME@WEIGHTS", at tcp://host:8786, see {paper}.')
+    assert [each["refuri"] for each in publish_doctree(text).findall() if each.tagname == "reference"] == [paper]
 
 
 def test_pages_that_a_text_names_are_links():

@@ -22,12 +22,7 @@ PAGES = ("index", "start", "concepts", "claims", "gallery/index", "api/mfdl.trus
 
 
 def is_current():
-    """Whether the site was built, and nothing that it is made of has changed since."""
-    sources = [
-        *(ROOT / "mfdl").rglob("*.py"),
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "docs" / "examples").glob("*.py"),
-    ]
+    sources = [*(ROOT / "mfdl").rglob("*.py"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/examples").glob("*.py")]
     return DONE.exists() and DONE.stat().st_mtime >= max(path.stat().st_mtime for path in sources)
 
 
@@ -35,8 +30,6 @@ pytestmark = pytest.mark.skipif(not is_current(), reason="the site is not built 
 
 
 class Page(html.parser.HTMLParser):
-    """What a page loads, links to and can be linked to."""
-
     def __init__(self, path):
         super().__init__()
         self.loads, self.links, self.anchors, self.pictures = [], [], set(), []
@@ -117,6 +110,5 @@ def test_pages_fit_the_screen_and_ask_for_nothing(browser, width, scheme):
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is {wide} pixels wider than a screen of {width}"
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
-    assert errors == []
+    assert ([url for url in requested if not url.startswith(("file:", "data:"))], errors) == ([], [])
     context.close()

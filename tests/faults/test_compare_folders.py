@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from finished_runs import content
+from finished_runs import content, refused
 from vocabulary import refuses
 
 from mfdl import files
@@ -14,10 +14,8 @@ from mfdl.runs import comparing
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.store import load_steps, save_steps
 
-ARGUMENTS = [
-    "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
-    "--out", "out",
-]  # fmt: skip
+SMALL = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1"]
+ARGUMENTS = [*SMALL, "--mechanisms", "dp-dsgd", "--out", "out"]
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # those of `finished` are drawn
 
 
@@ -30,15 +28,13 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def out(tmp_path, monkeypatch, finished):
-    """A copy of the finished folder."""
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(finished, tmp_path / "out")
 
 
 def test_results_nested_deeper_than_python_reads(out, capsys):
     (out / comparing.RESULTS).write_text("[" * 100_000)
-    assert main(ARGUMENTS) == 2
-    assert "holds results.json of another comparison" in capsys.readouterr().err
+    refused(capsys, "holds results.json of another comparison", *ARGUMENTS)
     assert main([*ARGUMENTS, "--overwrite"]) == 0
 
 
@@ -65,14 +61,12 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_touched(n
     (out / name).mkdir()
     (out / comparing.RESULTS).write_text('{"config_hash": "of another"}')
     before = content(out)
-    assert main([*ARGUMENTS, "--overwrite"]) == 2
-    assert f"cannot write out/{name}: it is a folder" in capsys.readouterr().err
+    refused(capsys, f"cannot write out/{name}: it is a folder", *ARGUMENTS, "--overwrite")
     assert content(out) == before
 
 
 @pytest.mark.skipif(files.fcntl is None, reason="no locks of this kind")
 def test_a_folder_takes_one_comparison_at_a_time(out, capsys):
-    """Two would remove each other's files and finished runs."""
     before = content(out)
     with files.held_alone(out):
         assert main(ARGUMENTS) == 2
@@ -103,7 +97,6 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
 
 
 def test_steps_without_what_they_were_run_with_are_made_again(out):
-    """Steps of fewer conditions are of another version."""
     whole = (out / comparing.STEPS).read_bytes()
     (cell,) = (out / "runs" / "cells").glob("*.mfdl")
     (run,) = load_steps(cell)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from finished_runs import content
-from vocabulary import refuses
+from finished_runs import content, refused
+from vocabulary import each, refuses
 
 from mfdl import Cyclic, Dynamics, InvalidInput, factorization, files
 from mfdl.commands import main
@@ -27,14 +27,10 @@ MOMENTS = ("mkdir", "mkstemp", "fdopen", "write", "flush", "chmod", "fsync", "re
 
 
 class Full:
-    """Counts the moments of writes and fails at one of them."""
-
     def __init__(self, monkeypatch, fail_at):
         self.count, self.fail_at = 0, fail_at
-        for owner, name in (
-            (files.Path, "mkdir"), (files.tempfile, "mkstemp"), (files.os, "chmod"), (files.os, "fsync"),
-            (files.os, "replace"),
-        ):  # fmt: skip
+        of_os = [(files.os, name) for name in ("chmod", "fsync", "replace")]
+        for owner, name in ((files.Path, "mkdir"), (files.tempfile, "mkstemp"), *of_os):
             monkeypatch.setattr(owner, name, self.watched(name, getattr(owner, name)))
         fdopen = files.os.fdopen
 
@@ -135,8 +131,7 @@ def test_full_at_every_moment(name, tmp_path, monkeypatch):
                 refused = str(error)
         assert not [path for path in content(tmp_path) if path.endswith(".tmp")]
         if refused:
-            assert f"cannot write {tmp_path}" in refused
-            assert "No space left on device" in refused
+            assert all(words in refused for words in (f"cannot write {tmp_path}", "No space left on device"))
             assert load(tmp_path) == loaded == 1
             assert before.items() <= content(tmp_path).items()
         else:
@@ -170,24 +165,17 @@ def test_a_real_limit_of_the_file_size(name, size, tmp_path):
     assert load(tmp_path) == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["factorize", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--out", "new/f"],
-        ["account", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--jobs", "1", "--out", "new"],
-        ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
-         "--out", "new"],
-    ],
-    ids=lambda arguments: arguments[0],
+@each(
+    "name, more",
+    ("factorize", ["--out", "new/f"]), ("account", ["--jobs", "1", "--out", "new"]),
+    ("compare", ["--seeds", "1", "--mechanisms", "dp-dsgd", "--out", "new"]),
 )  # fmt: skip
-def test_commands_say_it_in_one_line(arguments, tmp_path, monkeypatch, capsys):
+def test_commands_say_it_in_one_line(name, more, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with small_files(0):
-        code = main(arguments)
+        code = main([name, "--graph", "ring:n=4", "--epochs", "1", "--period", "2", *more])
     output = capsys.readouterr().err.strip().splitlines()[-1]
-    assert code == 2
-    assert output.startswith("mfdl: cannot write new")
-    assert content(tmp_path) == {}
+    assert (code, output.startswith("mfdl: cannot write new"), content(tmp_path)) == (2, True, {})
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
@@ -204,8 +192,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(files.tempfile, "mkstemp", closed)
         monkeypatch.setattr(files.tempfile, "TemporaryFile", closed)
     refuses(f"cannot write {folder}.*Permission denied; choose a folder", save_checkpoint, folder, 2)
-    assert main(["factorize", "--graph", "ring:n=4", "--out", str(folder / "f")]) == 2
-    assert "Permission denied" in capsys.readouterr().err
+    refused(capsys, "Permission denied", "factorize", "--graph", "ring:n=4", "--out", str(folder / "f"))
     assert content(tmp_path) == before
     folder.chmod(0o755)
 
@@ -234,13 +221,9 @@ def test_text_that_is_no_utf8(tmp_path):
 def test_an_answer_sent_to_a_full_disk():
     with open("/dev/full", "wb") as full:
         code = "import sys; from mfdl.commands import main; sys.exit(main(['trust', 'list', '--json']))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=600, check=False
-        )
-    assert done.returncode == 2
-    assert done.stderr.decode() == (
-        "mfdl: cannot write the answer to standard output: No space left on device; redirect it.\n"
-    )
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=600)
+    words = b"mfdl: cannot write the answer to standard output: No space left on device; redirect it.\n"
+    assert (done.returncode, done.stderr) == (2, words)
 
 
 COMMAND = Path(__file__).parents[2] / "experiments" / "faults.py"
@@ -253,12 +236,9 @@ def test_a_few_kills(runs, kills, tmp_path):
     """A process of its own: it forks, which a process with threads should not."""
     report = tmp_path / "report.json"
     arguments = ["kill", "--runs", str(runs), "--seed", "1", "--out", str(report)]
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), *arguments], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = subprocess.run([sys.executable, str(COMMAND), *arguments], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     content = json.loads(report.read_text())
-    assert content["faults"] == []
-    assert content["training"] == len({k for k in range(runs) if k not in (1, 3, 6)})
+    assert (content["faults"], content["training"]) == ([], len({k for k in range(runs) if k not in (1, 3, 6)}))
     assert content["kills"] >= kills
     assert content["sweep"] == 1

@@ -5,12 +5,11 @@ import stat
 
 import pytest
 import torch
-from archives import flipped
 from noises import philox_key
 from small_tasks import regression
 from vocabulary import ZERO_OUT, dynamics_on, refuses
 
-from mfdl import Cyclic, InvalidInput, NoiseKey, Privacy, calibrate, replay, trust
+from mfdl import Cyclic, NoiseKey, Privacy, calibrate, replay, trust
 from mfdl.algorithms import registry
 from mfdl.training import checkpoint
 
@@ -67,8 +66,7 @@ def test_no_file_of_a_run_holds_a_secret(name, seeds, tmp_path, secrets):
     for stop in (1, 2, None):
         trained(tmp_path, name, NoiseKey(SECRET), seeds=seeds, stop_after=stop, publish=True)
     assert len(secrets) > 5
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
-    assert leaks(tmp_path, secrets) == []
+    assert (len([path for path in tmp_path.rglob("*") if path.is_file()]), leaks(tmp_path, secrets)) == (1, [])
 
 
 def test_the_search_finds_what_is_there(tmp_path, secrets):
@@ -94,33 +92,16 @@ def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
 
 
 def test_a_seed_that_decides_the_noise_is_marked(tmp_path):
-    """The seed of a repeatable run stands in its checkpoint, and so does that its noise can be made from it."""
-    trained(tmp_path / "seeded", seeds=[3], stop_after=2)
-    assert checkpoint.load(tmp_path / "seeded" / "seed-3").metadata["seeded_noise"] is True
-    trained(tmp_path / "secret", key=NoiseKey(SECRET), seeds=[3], stop_after=2)
-    assert checkpoint.load(tmp_path / "secret" / "seed-3").metadata["seeded_noise"] is False
+    for name, key in (("seeded", None), ("secret", NoiseKey(SECRET))):
+        trained(tmp_path / name, key=key, seeds=[3], stop_after=2)
+        assert checkpoint.load(tmp_path / name / "seed-3").metadata["seeded_noise"] is (key is None)
 
 
 def test_names_of_private_parts_must_exist(tmp_path):
-    with pytest.raises(InvalidInput, match="private must name tensors or metadata of the checkpoint, got 'b'"):
-        checkpoint.save(tmp_path, step=0, models={"a": torch.zeros(1)}, metadata={}, private=["a", "b"])
+    models = {"a": torch.zeros(1)}
+    words = "private must name tensors or metadata of the checkpoint, got 'b'"
+    refuses(words, checkpoint.save, tmp_path, step=0, models=models, metadata={}, private=["a", "b"])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_every_flipped_byte_of_a_checkpoint_is_refused(tmp_path):
-    """A step or a nonce that changed would repeat noise or skip it."""
-    trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
-    (path,) = tmp_path.rglob(checkpoint.FILE)
-    whole, step = path.read_bytes(), checkpoint.load(path.parent).step
-    for place in range(len(whole)):
-        path.write_bytes(flipped(whole, place))
-        refuses(".", checkpoint.load, path.parent)
-    for length in range(0, len(whole) - 1, max(1, len(whole) // 40)):
-        path.write_bytes(whole[:length])
-        refuses(".", checkpoint.load, path.parent)
-    path.write_bytes(whole)
-    assert checkpoint.load(path.parent).step == step
 
 
 def test_what_a_killed_run_left_goes_with_the_next_checkpoint(tmp_path):

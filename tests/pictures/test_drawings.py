@@ -16,24 +16,13 @@ from PIL import Image
 from vocabulary import given, st
 
 from mfdl import graphs
-from mfdl.pictures import style
-from mfdl.pictures.drawings import (
-    IN_CELLS,
-    correlated_graph,
-    draw_edges,
-    draw_matrix,
-    drawn_pairs,
-    name_nodes,
-    signed_scale,
-    square_map,
-)
+from mfdl.pictures import drawings, style
 from mfdl.pictures.line_charts import Level, Line, LineChart
 from mfdl.pictures.style import MINUS, fit_y, spread, themed_svg
 
 SERIES = style.series_looks(["a$b$", "mafalda", "a name of many characters"])
 
 
-# ---- looks -----------------------------------------------------------------------------------------------------------
 def test_colours_are_fixed_per_name_and_series_differ_without_them():
     names = [*style.KNOWN, "file:a.npz", "file:b.npz"]
     assert len({look.colour for look in style.mechanism_looks(names)}) == len(names)
@@ -53,7 +42,6 @@ def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
     assert style.contrast("#000000", "#ffffff") == pytest.approx(21)
 
 
-# ---- axes and names --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
 def test_names_never_overlap_and_stay_inside(wanted):
     placed = spread(wanted, 0.1)
@@ -93,9 +81,9 @@ def test_no_name_lies_over_another_or_over_a_node_or_outside(spec):
     graph = graphs.load(spec)
     figure = Figure(figsize=(7.4, 5.6))
     axes = figure.add_axes((0.01, 0.1, 0.98, 0.85))
-    layout, size = draw_edges(axes, graph)
+    layout, size = drawings.draw_edges(axes, graph)
     axes.scatter(*np.array(list(layout.values())).T, s=size)
-    name_nodes(axes, graph, layout, {label: f"{label}\n± 1.5e4" for label in graph}, size)
+    drawings.name_nodes(axes, graph, layout, {label: f"{label}\n± 1.5e4" for label in graph}, size)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     boxes = {t.get_text().split("\n")[0]: t.get_window_extent(canvas.get_renderer()) for t in axes.texts}
@@ -111,8 +99,8 @@ def test_no_name_lies_over_another_or_over_a_node_or_outside(spec):
 def test_a_graph_without_edges_has_names_too():
     graph = nx.empty_graph(3)
     axes = Figure().add_subplot()
-    layout, size = draw_edges(axes, graph)
-    name_nodes(axes, graph, layout, {0: "a", 2: "c"}, size)
+    layout, size = drawings.draw_edges(axes, graph)
+    drawings.name_nodes(axes, graph, layout, {0: "a", 2: "c"}, size)
     assert sorted(t.get_text() for t in axes.texts) == ["a", "c"]
 
 
@@ -121,37 +109,32 @@ def test_a_large_graph_shows_the_strongest_pairs():
     correlation[1:, 0] = correlation[0, 1:] = np.linspace(-0.9, 0.9, 49)
     correlation[2:, 1] = correlation[1, 2:] = 0.95
     correlation[3:, 2] = correlation[2, 3:] = 0.01
-    pairs, total = drawn_pairs(correlation)
+    pairs, total = drawings.drawn_pairs(correlation)
     assert total == 48 + 48 + 47  # one of the first row is 0
-    assert len(pairs) == 100
-    assert pairs[:48] == [(i, 1) for i in range(2, 50)]
-    assert len(drawn_pairs(correlation[:40, :40])[0]) == drawn_pairs(correlation[:40, :40])[1]
+    assert (len(pairs), pairs[:48]) == (100, [(i, 1) for i in range(2, 50)])
+    assert len(drawings.drawn_pairs(correlation[:40, :40])[0]) == drawings.drawn_pairs(correlation[:40, :40])[1]
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_equally_correlated_pairs_are_drawn_in_their_order(seed):
     correlation = nudged(np.where(np.eye(6) > 0, 1.0, 0.5), seed)
-    assert drawn_pairs(correlation)[0] == [(i, j) for i in range(6) for j in range(i)]
+    assert drawings.drawn_pairs(correlation)[0] == [(i, j) for i in range(6) for j in range(i)]
 
 
-# ---- SVG in a page ---------------------------------------------------------------------------------------------------
 def themed(figure):
     """The drawing as elements; its colours are variables but in cells, and it has no ids."""
     text = themed_svg(figure, "title", SERIES.values())
-    assert set(re.findall(r"(?:fill|stroke):(?!none|var)([^;\"]+)", text)) <= set(IN_CELLS)
+    assert set(re.findall(r"(?:fill|stroke):(?!none|var)([^;\"]+)", text)) <= set(drawings.IN_CELLS)
     assert "id=" not in text
     return ElementTree.fromstring(text)
 
 
 def tips(root):
-    """The middle of each path that has a tip."""
     middles = {}
     for path in root.iter("path"):
         for title in path.findall("title"):
-            points, shift = (
-                np.array(re.findall(r"-?[\d.]+", path.attrib.get(name, "0 0")), dtype=float).reshape(-1, 2)
-                for name in ("d", "transform")
-            )
+            numbers = (re.findall(r"-?[\d.]+", path.attrib.get(name, "0 0")) for name in ("d", "transform"))
+            points, shift = (np.array(texts, dtype=float).reshape(-1, 2) for texts in numbers)
             middles[title.text] = tuple(points.mean(axis=0) + shift[0])
     return middles
 
@@ -168,16 +151,14 @@ def test_tips_are_at_their_points(name):
     tips_of_chart = tips(themed(chart.figure()))
     assert tips_of_chart.keys() == {"level: 6.5", f"{name} 0", f"{name} 2", f"{name} 3"}  # nothing at nan
     (x0, y0), (x2, y2), (x3, y3) = (tips_of_chart[f"{name} {i}"] for i in (0, 2, 3))
-    assert x2 - x0 == pytest.approx(2 * (x3 - x2), abs=0.5)
-    assert y0 - y2 == pytest.approx(2 * (y0 - y3), abs=0.5)
+    assert (x2 - x0, y0 - y2) == (pytest.approx(2 * (x3 - x2), abs=0.5), pytest.approx(2 * (y0 - y3), abs=0.5))
     assert y2 < tips_of_chart["level: 6.5"][1] < y3 < y0  # 7 is above 6.5 above 6 above 5
 
 
 def test_lines_are_means_with_their_range_where_all_repetitions_are_finite():
     drawn = Line.from_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
-    assert np.array_equal(
-        [drawn.middle, drawn.low, drawn.high], np.array([[2, 1, 3], [np.nan] * 3, [np.nan] * 3]).T, True
-    )
+    wanted = np.array([[2, 1, 3], [np.nan] * 3, [np.nan] * 3]).T
+    np.testing.assert_array_equal([drawn.middle, drawn.low, drawn.high], wanted)
 
 
 def test_markers_of_long_lines_are_few_and_those_of_two_series_apart():
@@ -220,7 +201,11 @@ def test_points_at_one_place_are_side_by_side_with_their_ranges():
 def test_a_map_has_a_colour_for_each_number_and_none_elsewhere(size):
     values = np.random.default_rng(0).standard_normal((size, size))
     values[0, 0], values[0, 2] = np.nan, np.inf
-    root = themed(square_map(values, [f"n{i}" for i in range(size)], ("across", "down"), norm=signed_scale(values[1:])))
+    root = themed(
+        drawings.square_map(
+            values, [f"n{i}" for i in range(size)], ("across", "down"), norm=drawings.signed_scale(values[1:])
+        )
+    )
     texts = [text.text for text in root.iter("text")]
     assert {"across", "down", *(["n0", "n2"] if size <= 40 else ["1", "251"])} <= set(texts)
     assert texts.count("∞") == (size <= 20)
@@ -233,7 +218,7 @@ def test_a_map_has_a_colour_for_each_number_and_none_elsewhere(size):
 def test_numbers_can_be_read_on_their_cells():
     values = np.geomspace(0.01, 10, 400).reshape(20, 20)
     axes = Figure().add_subplot()
-    image, words = draw_matrix(axes, values, [], [])
+    image, words = drawings.draw_matrix(axes, values, [], [])
     assert words == " (logarithmic)"
     for text, value in zip(axes.texts, values.ravel(), strict=True):
         assert style.contrast(text.get_color(), to_hex(image.to_rgba(value))) > 4.5
@@ -241,10 +226,9 @@ def test_numbers_can_be_read_on_their_cells():
 
 def test_a_graph_says_its_correlations_and_deviations():
     correlation = np.array([[1.0, -0.5, 0.0], [-0.5, 1.0, 0.25], [0.0, 0.25, 1.0]])
-    root = themed(correlated_graph(nx.path_graph(3), range(3), correlation, np.array([1.0, 2.0, 0.5])))
-    style_by_title = {
-        p.find("title").text: p.attrib.get("style", "") for p in root.iter("path") if p.find("title") is not None
-    }
+    root = themed(drawings.correlated_graph(nx.path_graph(3), range(3), correlation, np.array([1.0, 2.0, 0.5])))
+    titled = [path for path in root.iter("path") if path.find("title") is not None]
+    style_by_title = {path.find("title").text: path.attrib.get("style", "") for path in titled}
     weak, strong = "2 and 1: correlation 0.25", f"1 and 0: correlation {MINUS}0.5"
     assert list(style_by_title) == [weak, strong, "0: std 1", "1: std 2", "2: std 0.5"]
     width = {pair: float(re.search(r"stroke-width:([\d.]+)", style_by_title[pair]).group(1)) for pair in (weak, strong)}

@@ -4,10 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from vocabulary import ZERO_OUT, assume, each, given, st
 
 import mfdl
 from mfdl import trust
@@ -16,24 +14,20 @@ from mfdl.planning.run_plan import ReleaseLimit
 from mfdl.testing.strategies import gossip_matrices
 
 ONCE = mfdl.EveryStep(1)
-TARGET = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def limit_of(model, num_nodes, records=1, **options):
-    return ReleaseLimit.at_budget(
-        mfdl.Privacy(model, **TARGET), 1.0, num_nodes, records, options.get("curvature"), options.get("distance", 1.0)
-    )
+    curved = options.get("curvature"), options.get("distance", 1.0)
+    return ReleaseLimit.at_budget(mfdl.Privacy(model, **ZERO_OUT), 1.0, num_nodes, records, *curved)
 
 
 def std_of_the_mean(algorithm, model):
-    """Of the noise of one release at mu = 1, as the library accounts it, whoever holds its columns."""
-    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(model, **TARGET), mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(model, **ZERO_OUT), mu=1.0)
     noise = np.asarray(algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])))
     return mechanism.noise_std * np.linalg.norm(noise.sum(axis=0)) / algorithm.num_nodes
 
 
-@examples(80)
-@given(W=gossip_matrices(min_nodes=2, max_nodes=5), data=st.data())
+@given(80, W=gossip_matrices(min_nodes=2, max_nodes=5), data=st.data())
 def test_no_noise_over_nodes_beats_the_limit(W, data):
     n = W.num_nodes
     size = data.draw(st.integers(0, n - 1))
@@ -46,9 +40,8 @@ def test_no_noise_over_nodes_beats_the_limit(W, data):
     weight = data.draw(st.sampled_from([0.0, 0.1, 1.0]))
     parts = [weight * part + 10 * other for part, other in zip(parts, cancelling, strict=True)]
     kept = [k for k, part in enumerate(parts) if np.abs(part).max() > 0]
-    algorithm = mfdl.algorithms.spatial_covariance(
-        mfdl.Dynamics(W), ONCE, [parts[k] for k in kept], groups=[groups[k] for k in kept], private_variance=1.0
-    )
+    shared = {"groups": [groups[k] for k in kept], "private_variance": 1.0}
+    algorithm = mfdl.algorithms.spatial_covariance(mfdl.Dynamics(W), ONCE, [parts[k] for k in kept], **shared)
     assert std_of_the_mean(algorithm, model) >= limit_of(model, n).noise_std * (1 - 1e-9)
 
 
@@ -66,7 +59,7 @@ def test_independent_noise_attains_the_limit_under_ldp():
 
 def test_noise_that_is_optimal_against_each_receiver_is_above_the_limit():
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=5"), gossip_rounds=4)
-    privacy = mfdl.Privacy(trust.AnyReceiver(), **TARGET)
+    privacy = mfdl.Privacy(trust.AnyReceiver(), **ZERO_OUT)
     optimal = mfdl.optimize(dynamics, ONCE, privacy, mu=1.0, progress=False).algorithm
     assert optimal.name == "trust-optimal"
     limit, ldp = (limit_of(model, 5).noise_std for model in (trust.AnyReceiver(), trust.LDP()))
@@ -84,20 +77,15 @@ def test_a_direction_costs_at_most_its_noise_and_at_most_the_loss_at_the_start(e
     assert np.minimum(bias[0], noise[-1]).sum() <= 2 * limit.loss * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("model", "mechanisms"),
-    [
-        (trust.LDP(), ["dp-dsgd", "mafalda"]),
-        (trust.Eavesdropper(), ["corn", "kronecker"]),
-        (trust.Coalitions(2), ["decor"]),
-        (trust.AnyReceiver(), ["mafalda"]),
-        (trust.Central(), ["cdp"]),
-    ],
+@each(
+    "model, mechanisms",
+    (trust.LDP(), ["dp-dsgd", "mafalda"]), (trust.Eavesdropper(), ["corn", "kronecker"]),
+    (trust.Coalitions(2), ["decor"]), (trust.AnyReceiver(), ["mafalda"]), (trust.Central(), ["cdp"]),
     ids=lambda value: getattr(value, "name", None),
-)
+)  # fmt: skip
 def test_no_plan_of_public_batches_is_below_the_limit(model, mechanisms):
     small = {"batches": [1, 2], "epochs": [4], "gossip_rounds": [1, 6], "max_steps": 8, "curvature": "power:2:6"}
-    plan = mfdl.plan("ring:n=4", 20, mfdl.Privacy(model, **TARGET), mu=1.0, mechanisms=mechanisms, **small)
+    plan = mfdl.plan("ring:n=4", 20, mfdl.Privacy(model, **ZERO_OUT), mu=1.0, mechanisms=mechanisms, **small)
     assert plan.limit == limit_of(model, 4, 20, curvature=Curvature.parse("power:2:6"))
     assert 0 < plan.limit.loss <= plan.designs[0].loss
     assert f"{plan.limit.loss:.3g}" in str(plan)

@@ -17,7 +17,6 @@ from mfdl.runs.sweep_config import SweepConfig, SweepFile
 BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 
 
-# ---- expansion -------------------------------------------------------------------------------------------------------
 def distinct(values, most=3):
     return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True)
 
@@ -32,7 +31,6 @@ def distinct(values, most=3):
 def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
     mechanisms, trust, graph, task, mu, rates, weights, seeds
 ):
-    """Oracle: the product written out, without repeats."""
     options = {"mechanisms": tuple(mechanisms), "trust": trust, "graph": graph, "task": task, "mu": mu}
     options |= {"learning_rate": rates, "error_weights": tuple(weights), "seeds": seeds, "epochs": 2, "period": 2}
     if "corn" in mechanisms and "eavesdropper" not in trust:
@@ -96,7 +94,6 @@ def test_of_ten_thousand_cells_each_has_its_name_and_graph_and_task_are_made_onc
     assert loaded.count("graph") <= 2  # gossip loads what is loaded
 
 
-# ---- names of cells --------------------------------------------------------------------------------------------------
 OTHERS = {
     "mechanisms": ("dp-dsgd",), "task": "digits-mlp", "epsilon": 3.0, "trust": "eavesdropper", "release": "none",
     "settings": (), "partition": "dirichlet:alpha=10", "adjacency": "zero-out", "unit": "user", "graph": "path:n=4",
@@ -149,15 +146,13 @@ def test_where_it_is_computed_and_how_it_is_written_names_nothing(jobs, device, 
     where = {"jobs": jobs, "device": device, "data_home": data_home}
     written = {name: float(value) if isinstance(value, int) else value for name, value in options}
     second = Cell(Experiment(**where, **{options[k][0]: written[options[k][0]] for k in order}, **common))
-    assert first.hash == second.hash
-    assert first.options == second.options
+    assert (first.hash, first.options) == (second.hash, second.options)
 
 
 def test_without_noise_no_budget_and_no_attacker_names_a_cell():
     plain = dataclasses.replace(BASE, mechanisms=("none",))
-    changes = [
-        {"mu": 0.5}, {"mu": None, "epsilon": 3.0}, {"trust": "eavesdropper"}, {"trust": "pndp", "attackers": ("0",)},
-    ]  # fmt: skip
+    others = [{"trust": "eavesdropper"}, {"trust": "pndp", "attackers": ("0",)}]
+    changes = [{"mu": 0.5}, {"mu": None, "epsilon": 3.0}, *others]
     cells = {Cell(dataclasses.replace(plain, **changed)) for changed in changes}
     assert len(cells) == len({cell.hash for cell in cells}) == 1
 
@@ -171,7 +166,6 @@ def test_files_of_one_name_are_told_apart_by_their_content(tmp_path):
     assert len(hashes) == 2
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
 FILE = """\
 # comment
 mechanisms = ["none", "mafalda", "dp-dsgd"]
@@ -196,8 +190,7 @@ def test_a_file_is_the_config_of_python(tmp_path):
         learning_rate=[0.1, 0.3], seeds=2, tuning=Tuning(seeds=3),
     )  # fmt: skip
     loaded = SweepConfig.load(path)
-    assert loaded.options() == config.options()
-    assert loaded.cells() == config.cells()
+    assert (loaded.options(), loaded.cells()) == (config.options(), config.cells())
     assert len(SweepConfig.load(path, seeds=1).cells()) == len(config.cells()) // 2
     json.dumps(config.options(), allow_nan=False)
 
@@ -249,7 +242,6 @@ def test_refusals_in_python():
 
 
 def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
-    """A file of eigenvalues that changes makes another cell, though its path is the same."""
     path, cells = tmp_path / "spectrum.npy", []
     for eigenvalues in ([1.0, 0.5], [1.0, 0.25]):
         np.save(path, eigenvalues)

@@ -1,6 +1,7 @@
 """Cells are run once, by any engine to the same bytes, and what goes wrong in one stops no other."""
 
 import dataclasses
+import itertools
 import json
 import pickle
 import shutil
@@ -24,12 +25,8 @@ def cell(**changed):
 
 def grid():
     """Two mechanisms, two budgets, two seeds, and one that cannot be run under this trust model."""
-    cells = [
-        cell(mechanisms=(name,), mu=mu, first_seed=seed)
-        for name in ("mafalda", "dp-dsgd")
-        for mu in (0.5, 2.0)
-        for seed in (0, 1)
-    ]
+    values = itertools.product(("mafalda", "dp-dsgd"), (0.5, 2.0), (0, 1))
+    cells = [cell(mechanisms=(name,), mu=mu, first_seed=seed) for name, mu, seed in values]
     return [*cells, cell(mechanisms=("corn",))]
 
 
@@ -48,13 +45,11 @@ def finished(tmp_path_factory):
 def test_a_store_says_what_was_run(finished):
     records, folder = finished
     store, cells = Store.load(folder), grid()
-    assert [record["cell"] for record in records] == [cell.hash for cell in cells[:-1]]
-    assert records == store.records()
+    assert ([record["cell"] for record in records], records) == ([cell.hash for cell in cells[:-1]], store.records())
     (failure,) = store.failures()
     assert failure["cell"] == cells[-1].hash
     assert "is meant for" in failure["error"]
-    assert "Traceback" in failure["traceback"]
-    assert "UnsupportedMechanism" in failure["traceback"]
+    assert all(words in failure["traceback"] for words in ("Traceback", "UnsupportedMechanism"))
     assert len(store.timings()) == len(cells)
     steps = store.steps(cells[0])
     assert len(steps) == 2 * 4  # two evaluations, four nodes
@@ -81,12 +76,8 @@ def test_a_cell_is_what_compare_trains(finished, tmp_path):
 
 def test_finished_cells_are_not_run_again_and_failed_ones_are(finished, monkeypatch):
     records, folder = finished
-    before, done = content(folder), []
-    work = running.work
-    monkeypatch.setattr(
-        running, "work", lambda options, **arguments: done.extend(options.hashes) or work(options, **arguments)
-    )
-    steps = []
+    before, work, done, steps = content(folder), running.work, [], []
+    monkeypatch.setattr(running, "work", lambda job, **arguments: done.extend(job.hashes) or work(job, **arguments))
     assert run_cells(grid(), folder, progress=lambda n, doing: steps.append(n)) == records
     assert grid()[-1].hash in done
     assert sum(steps) == 9 * 6
@@ -115,7 +106,6 @@ def test_worker_processes_give_the_same_bytes(name, finished, tmp_path):
 
 
 def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
-    """A cell whose files are others at the worker."""
     weights, rings = tmp_path / "W.csv", mfdl.gossip.metropolis_hastings("ring:n=4").dense()
     np.savetxt(weights, rings, delimiter=",", fmt="%.17g")
     named = cell(gossip=str(weights))
@@ -139,7 +129,6 @@ def test_json_is_plain(finished):
         json.loads(path.read_text(), parse_constant=refuse)
 
 
-# ---- cells that are trained together ---------------------------------------------------------------------------------
 def batch():
     rates, seeds = (0.2, 0.5), (0, 1)
     return [cell(first_seed=s, learning_rate=rate, metrics=("average_loss",)) for rate in rates for s in seeds]
@@ -178,8 +167,7 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "replays", failing)
     records = run_cells(batch(), tmp_path, progress=False)
-    assert [record["seed"] for record in records] == [0, 0]
-    assert sizes[0] == len(batch())
+    assert ([record["seed"] for record in records], sizes[0]) == ([0, 0], len(batch()))
     failed = {failure["cell"] for failure in Store.load(tmp_path).failures()}
     assert failed == {each.hash for each in batch() if each.seed == 1}
 

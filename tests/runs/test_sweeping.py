@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from finished_runs import answer_of, printed, refused
 from test_running import content
 from vocabulary import each, given, refuses, st
 
@@ -27,7 +28,6 @@ mu = [1]
 """
 
 
-# ---- halving ---------------------------------------------------------------------------------------------------------
 @given(
     100,
     losses=st.lists(st.lists(st.floats(0, 10) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=9),
@@ -52,13 +52,13 @@ def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
         if count == seeds:
             break
         count = min(2 * count, seeds)
-    assert chosen == {"a": left[0], "alone": len(table)}
-    assert requested == []
+    assert (chosen, requested) == ({"a": left[0], "alone": len(table)}, [])
 
 
-@given(
-    100, table=st.lists(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=3, max_size=3), min_size=1, max_size=5)
-)
+RANKED = st.lists(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=3, max_size=3), min_size=1, max_size=5)
+
+
+@given(100, table=RANKED)
 def test_ranks_count_for_each_key_how_many_are_better_and_order_nothing_else(table):
     """Oracle: places of each seed counted pair by pair, a tie half; a monotone change of one seed's losses is none."""
     losses = dict(enumerate(np.array(table, dtype=float)))
@@ -71,10 +71,6 @@ def test_ranks_count_for_each_key_how_many_are_better_and_order_nothing_else(tab
     assert [place(key) for key in ordered(losses, "rank")] == sorted(map(place, losses))
     stretched = {key: np.append(np.exp(values[:1]), values[1:]) for key, values in losses.items()}
     assert [place(key)[:2] for key in ordered(stretched, "rank")] == sorted(place(key)[:2] for key in losses)
-
-
-def test_another_order_is_refused():
-    refuses("unknown by 'median'", Tuning, by="median")
 
 
 @pytest.mark.slow
@@ -95,23 +91,19 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
     options = {**SMALL, "learning_rate": [0.1, 0.3, 0.9], "tuning": Tuning(seeds=2, first_seed=50)}
     answer = mfdl.sweep(out=tmp_path / "s", progress=False, **options)
     assert {(row["mechanism"], row["lr"]) for row in answer["chosen"]} == {("none", 0.3), ("dp-dsgd", 0.1)}
-    assert {(row["mechanism"], row["lr"], tuple(row["seeds"])) for row in answer["rows"]} == {
-        ("none", 0.3, (0, 1)),
-        ("dp-dsgd", 0.1, (0, 1)),
-    }
+    rows = {(row["mechanism"], row["lr"], tuple(row["seeds"])) for row in answer["rows"]}
+    assert rows == {("none", 0.3, (0, 1)), ("dp-dsgd", 0.1, (0, 1))}
     assert seeds == {0, 1, 50, 51}
     before = content(tmp_path / "s")
     assert mfdl.sweep(out=tmp_path / "s", progress=False, **options) == answer
     assert content(tmp_path / "s") == before
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_the_command_and_the_function_are_one(tmp_path, capsys):
     file, out = tmp_path / "s.toml", tmp_path / "a"
     file.write_text(FILE + 'jobs = 1\nengine = "joblib"\n')
-    assert main(["sweep", str(file), "--out", str(out), "--json"]) == 0
-    loaded = json.loads(capsys.readouterr().out)
+    loaded = answer_of(capsys, "sweep", str(file), "--out", str(out))
     assert (loaded["total"], loaded["finished"], loaded["failed"], loaded["missing"]) == (12, 12, 0, 0)
     assert [(row["mechanism"], row["lr"]) for row in loaded["rows"]] == [
         (name, rate) for name in ("none", "dp-dsgd") for rate in (0.1, 0.5, 10.0)
@@ -142,15 +134,13 @@ def test_status_of_a_sweep_that_was_stopped(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("8 cells: 3 finished, 0 failed, 5 missing.")
     steps = []
     mfdl.sweep(out=tmp_path, progress=lambda n, doing: steps.append(n), **options)
-    assert sum(steps) == 8 * 6
-    assert len(Store.load(tmp_path).timings()) == 8
+    assert (sum(steps), len(Store.load(tmp_path).timings())) == (8 * 6, 8)
 
 
 def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
     file = tmp_path / "s.toml"
-    file.write_text(
-        FILE.replace('"dp-dsgd"', '"zip-dl"').replace("[0.1, 0.5, 10]", "0.1").replace("mu = [1]", 'trust = "pndp"')
-    )
+    text = FILE.replace('"dp-dsgd"', '"zip-dl"').replace("[0.1, 0.5, 10]", "0.1")
+    file.write_text(text.replace("mu = [1]", 'trust = "pndp"'))
     assert main(["sweep", str(file), "--out", str(tmp_path / "s"), "--jobs", "1"]) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert output.startswith("4 cells: 2 finished, 2 failed, 0 missing. failed: zip-dl")
@@ -171,10 +161,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(FILE)
     (tmp_path / "bad.toml").write_text("# one\n# two\nmu = [1, -1]\n")
-    assert main(["sweep", *arguments]) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert (output.out, output.err.count("\n")) == ("", 1)
+    refused(capsys, message, "sweep", *arguments)
     assert {path.name for path in tmp_path.iterdir()} == {"s.toml", "bad.toml"}
 
 
@@ -234,8 +221,7 @@ def test_the_page_and_the_table_bear_that_there_is_no_mu(swept, capsys):
     page = (folder / "report.html").read_text()
     for part in ("participation balls-in-bins", "participation cyclic", f"ε = {EPSILON:g}", "balls-in-bins"):
         assert part in page
-    assert main(["sweep", "--status", str(folder)]) == 0
-    output = " ".join(capsys.readouterr().out.split())
+    output = " ".join(printed(capsys, "sweep", "--status", str(folder)).split())
     assert "Secret batches have no mu" in output
 
 
@@ -245,3 +231,4 @@ def test_a_budget_that_secret_batches_cannot_have_is_refused_before_any_work():
     refuses("mu", SweepConfig, **ASKED | {"mu": [0.8, -1.0]})
     refuses("one privacy target", SweepConfig, **ASKED, epsilon=[1.0])
     refuses("--unit user", SweepConfig, **ASKED, unit="user")
+    refuses("unknown by 'median'", Tuning, by="median")

@@ -50,18 +50,14 @@ def made_up(folder, records, failures=(), config=None, **given):
             continue
         record = {**RECORD, "cell": name, **changed}
         record["mechanism"] = f"file:{record['label']}"
-        options = {
-            "mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"],
-        }  # fmt: skip
+        options = {"mechanisms": [record["mechanism"]], **{name: record[name] for name in ("mu", "lr", "graph")}}
         record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **options}
         last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
         losses = np.array([[2.0, 2.2], [last, last]])
         of_run = {"mechanism": record["mechanism"], "seed": record["seed"]}
         store.add(name, record, RunSteps(of_run, np.array([3, 6]), ("0", "1"), {"loss": losses}))
-    versions = {"mfdl": "0.1.0"}
-    files.atomic_write_json(
-        folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **given}
-    )
+    content = {"cells": names, "config": config or {}, "versions": {"mfdl": "0.1.0"}, **given}
+    files.atomic_write_json(folder / "sweep.json", content)
     return folder
 
 
@@ -99,7 +95,6 @@ class Page(html.parser.HTMLParser):
             element[2] += data
 
     def all(self, tag, **attributes):
-        """Elements of a tag with these attributes."""
         return [e for e in self.elements if e[0] == tag and attributes.items() <= e[1].items()]
 
     def rows(self):

@@ -26,10 +26,8 @@ from mfdl.webpage import ReportConfig, rebuilt
 from mfdl.webpage.page import by_hops, write_page
 from mfdl.webpage.run_groups import TrustPanel, grouped, leader
 
-CHOSEN_BEFORE, CHOSEN_HERE = (
-    "Learning rates were chosen on other seeds.",
-    "learning rates by mean test loss on the same seeds",
-)
+CHOSEN_BEFORE = "Learning rates were chosen on other seeds."
+CHOSEN_HERE = "learning rates by mean test loss on the same seeds"
 
 
 def written(folder, out=None, **config):
@@ -48,14 +46,14 @@ def records(folder):
 
 @pytest.fixture(scope="module")
 def best(records):
-    """(mechanism, trust, mu) -> the records of the best rate."""
     groups = {}
     for r in records:
         groups.setdefault((r["mechanism"], r["trust"], float(r["mu"])), {}).setdefault(r["lr"], []).append(r)
-    return {
-        key: min(by_rate.values(), key=lambda runs: statistics.mean(r["final_test_loss"] for r in runs))
-        for key, by_rate in groups.items()
-    }
+
+    def loss(runs):
+        return statistics.mean(r["final_test_loss"] for r in runs)
+
+    return {key: min(by_rate.values(), key=loss) for key, by_rate in groups.items()}
 
 
 def test_the_table_and_the_trade_off_show_the_numbers_of_the_store(page, best):
@@ -69,8 +67,7 @@ def test_the_table_and_the_trade_off_show_the_numbers_of_the_store(page, best):
         assert float(row["loss text"].partition(" ")[0]) == pytest.approx(row["loss"][0], rel=1e-3)
         assert (row["rate"], row["noise"]) == ([runs[0]["lr"]], [runs[0]["injected_noise_std"]])
         assert row["sensitivity"] == ([] if runs[0]["sensitivity"] is None else [runs[0]["sensitivity"]])
-        assert row["epsilon"] == [float(runs[0]["epsilon"])]
-        assert row["words text"] == f"in words{runs[0]['guarantee']}"
+        assert (row["epsilon"], row["words text"]) == ([float(runs[0]["epsilon"])], f"in words{runs[0]['guarantee']}")
         for name in ("mu", "epsilon"):
             assert float(row[f"{name} text"].replace("∞", "inf")) >= row[name][0]
         if math.isfinite(row["mu"][0]):
@@ -108,7 +105,6 @@ def test_nothing_is_loaded_and_links_lead_somewhere(folder, page):
 
 
 def test_drawings_have_the_colours_of_the_page(folder, page):
-    """So that they are dark on a dark page: only text in cells has colours of its own."""
     light, dark = (
         {f"var(--{name})" for name in re.findall(r"--(\w+): #", style)}
         for style in page.all("style")[0][2].split("@media (prefers-color-scheme: dark)")
@@ -126,21 +122,16 @@ def test_provenance_and_failures_are_told(page, records):
     assert "Traceback (most recent call last)" in text
 
 
-# ---- privacy and noise -----------------------------------------------------------------------------------------------
 @pytest.fixture(params=["dp-dsgd", "mafalda", "decor"])
 def built(request, records):
     return rebuilt.rebuilt(next(r for r in records if r["mechanism"] == request.param), Shared())
 
 
 def test_losses_of_pairs_are_the_accountants(built):
-    got = rebuilt.LossStore(None).pairwise(built)
+    got, mechanism = rebuilt.LossStore(None).pairwise(built), built.mechanism
     for v, u in itertools.permutations(range(4), 2):
-        guarantee = mfdl.account(
-            built.mechanism.algorithm,
-            mfdl.Privacy(mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0),
-            noise_std=built.mechanism.noise_std,
-            progress=False,
-        )  # of the worst victim
+        privacy = mfdl.Privacy(mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0)
+        guarantee = mfdl.account(mechanism.algorithm, privacy, noise_std=mechanism.noise_std)  # of the worst victim
         assert got.adaptive[u, v] <= guarantee.mu * (1 + 1e-9)
         assert got.non_adaptive[u, v] <= got.adaptive[u, v] * (1 + 1e-9)
         assert got.adaptive[:, v][np.arange(4) != v].max() == pytest.approx(guarantee.mu)
@@ -197,11 +188,11 @@ def test_correlations_are_those_of_the_dense_operator(built):
 
 
 def test_what_cannot_be_built_again_is_left_out_with_the_reason(records):
-    for change, reason in (
-        ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates base noise std"),
-        ({"mechanism": "file:gone.npz"}, "could not be rebuilt"),
+    for name, value, reason in (
+        ("noise_std", records[1]["noise_std"] * 1.01, "this version calibrates base noise std"),
+        ("mechanism", "file:gone.npz", "could not be rebuilt"),
     ):
-        refuses(reason, rebuilt.rebuilt, {**records[1], **change}, Shared(), error=rebuilt.LeftOut)
+        refuses(reason, rebuilt.rebuilt, {**records[1], name: value}, Shared(), error=rebuilt.LeftOut)
 
 
 def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys):
@@ -215,7 +206,6 @@ def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys)
             assert (tmp_path / unquote(attributes["href"])).exists()
 
 
-# ---- names and numbers of any kind -----------------------------------------------------------------------------------
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
 EVIL = '"><script>alert(1)</script><svg onload=alert(2)>&amp;$\\frac{$\x01'
 
@@ -244,8 +234,7 @@ def test_diverged_runs_are_said_and_not_averaged(tmp_path):
     changes += [{"label": "wild", "seed": 0, **gone}, {"label": "wild", "seed": 1, "final_test_loss": 0.1}]
     path = written(made_up(tmp_path, changes))
     rows = {row["mechanism"]: row for row in Page(path).rows()}
-    assert rows["calm"]["loss"] == pytest.approx([1.5, math.sqrt(0.5)])
-    assert rows["wild"]["loss"] == []
+    assert (rows["calm"]["loss"], rows["wild"]["loss"]) == (pytest.approx([1.5, math.sqrt(0.5)]), [])
     assert rows["wild"]["loss text"] == "diverged (1 of 2)"
     assert "Diverged at every rate: wild at μ = 1 (1 of 2 seeds)." in path.read_text()
 
@@ -267,21 +256,18 @@ def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path, rates, chosen, 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=2, max_size=4))
 def test_who_is_ahead_is_ahead_in_every_seed(losses):
+    same = {**RECORD, "config": {}}
     records = [
-        {
-            **RECORD, "config": {}, "mechanism": f"m{i}", "label": f"m{i}", "seed": s,
-            "final_test_loss": float(of_seed[s]),
-        }
+        {**same, "mechanism": f"m{i}", "label": f"m{i}", "seed": s, "final_test_loss": float(of_seed[s])}
         for i, of_seed in enumerate(losses)
         for s in (0, 1)
-    ]  # fmt: skip
+    ]
     ahead = [f"m{i}" for i, of_seed in enumerate(losses) if all(
         of_seed[s] < other[s] for j, other in enumerate(losses) if j != i for s in (0, 1)
     )]  # fmt: skip
     assert leader(grouped(records)) == "".join(ahead)
 
 
-# ---- comparisons, and other folders ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("part", ["", "mu-0.5-lr-0.1"])
 def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
     result = json.loads((finished_comparisons / part / "results.json").read_text())
@@ -294,9 +280,8 @@ def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
     for row in rows:
         numbers = by_key[row["mechanism"], *row["mu"], *row["rate"]]
         for name in ("loss", "train_loss"):
-            assert row[name] == pytest.approx(
-                [numbers[f"{result_key('final', name)}_{kind}"] for kind in ("mean", "std")]
-            )
+            key = result_key("final", name)
+            assert row[name] == pytest.approx([numbers[f"{key}_mean"], numbers[f"{key}_std"]])
         assert row["words text"] == f"in words{numbers['guarantee']}"
     assert not [e for e in page.all("p") if e[2].startswith("Not shown")]
 

@@ -71,8 +71,7 @@ def opened(browser):
     yield open_page
     for context in contexts:
         context.close()
-    assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
-    assert errors == []
+    assert ([url for url in requested if not url.startswith(("file:", "data:"))], errors) == ([], [])
 
 
 def unfold(page):
