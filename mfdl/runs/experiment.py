@@ -186,9 +186,9 @@ class Experiment(Protects, OnGraph):
             raise InvalidInput(f"--participation {self.participation} has no mu; give --epsilon, met at --delta.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
-        parts = (name.partition(registry.WEIGHTS_MARK) for name in self.mechanisms)
-        named = (f"{base}{mark}{self._in_full(weights) if mark else ''}" for base, mark, weights in parts)
-        object.__setattr__(self, "mechanisms", tuple(named))
+        parts = ((name, *name.partition(registry.WEIGHTS_MARK)) for name in self.mechanisms)
+        in_full = (f"{base}{mark}{self._in_full(weights)}" if mark else name for name, base, mark, weights in parts)
+        object.__setattr__(self, "mechanisms", tuple(in_full))  # names of the caller's objects as they are
         for name in self.mechanisms:
             registry.check_name(name)
             if not registry.serves(name, self.participation):
