@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import given, refuses, st
 
 from mfdl.operators import TimeNodeAxis
@@ -35,3 +35,13 @@ def test_commutation_entries_and_indexing(axis):
 @pytest.mark.parametrize(("steps", "nodes", "name"), [(0, 2, "num_steps"), (2, 0, "num_nodes"), (2.0, 2, "num_steps")])
 def test_sizes_below_one_are_refused(steps, nodes, name):
     refuses(f"{name} must be an integer >= 1", TimeNodeAxis, num_steps=steps, num_nodes=nodes)
+
+
+@given(axis=AXES, seed=st.integers(0, 99))
+def test_commutation_identity(axis, seed):
+    # K (X (x) Y) = (Y (x) X) K for X over nodes and Y over time, the same K on both sides
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((axis.num_nodes, axis.num_nodes))
+    Y = rng.standard_normal((axis.num_steps, axis.num_steps))
+    K = axis.commutation().toarray()
+    assert_allclose(K @ np.kron(X, Y), np.kron(Y, X) @ K, atol=1e-14)  # products of single entries

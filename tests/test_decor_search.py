@@ -89,3 +89,14 @@ def test_user_level_needs_every_step():
     by_record = Privacy(unit="record", **ZERO_OUT)
     (deviations,) = decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), by_record, mu=1.0, positions=(1.0,))
     assert_allclose(deviations.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record
+
+
+def test_renyi_spends_less_than_gdp():
+    """The inverted Renyi bound of the papers asks for 14% more noise at epsilon = 10."""
+    common = {"epsilon": 10.0, "delta": 1e-5, "positions": (0.5,)}
+    exact, renyi = (
+        decor_deviations(Dynamics(MH("torus:n=16")), EveryStep(50), Privacy(**USER), budget=b, **common)[0]
+        for b in ("gdp", "renyi")
+    )
+    assert_allclose(renyi.sigma_ldp / exact.sigma_ldp, 1.136, atol=0.001)
+    assert_allclose(renyi.sigma_cor / renyi.sigma_ldp, exact.sigma_cor / exact.sigma_ldp, rtol=1e-9)

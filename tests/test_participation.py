@@ -382,3 +382,16 @@ def test_training_refuses_a_node_whose_participation_it_does_not_implement():
     calibrated = calibrate(algorithms.dp_dsgd(RING, alike), Privacy(**LDP), mu=1.0)
     refuses("period must be 3", lambda: replay(calibrated, dot_task(32), seeds=[0], period=2))
     assert replay(calibrated, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]
+
+
+def test_calibration_follows_the_worst_victim():
+    schemes = (ParticipationByNode([Cyclic(1, 6)] * 3 + [last]) for last in (Cyclic(1, 6), Cyclic(6, 1)))
+    few, many = (calibrate(algorithms.dp_dsgd(RING, scheme), Privacy(**LDP), mu=1.0).noise_std for scheme in schemes)
+    assert many == pytest.approx(math.sqrt(6) * few)
+
+
+def test_user_level_asks_for_every_step_at_every_node():
+    algorithm = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
+    refuses("unit 'user' needs participation", lambda: calibrate(algorithm, Privacy(unit="user", **LDP), mu=1.0))
+    alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
+    assert calibrate(alike, Privacy(unit="user", **LDP), mu=1.0).noise_std == pytest.approx(math.sqrt(6))

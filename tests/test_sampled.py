@@ -407,3 +407,30 @@ def test_an_empty_bin_sends_its_noise():
     sent = run.seeds[0].messages
     assert sent.shape == (200, 3, 5)
     assert (np.abs(sent).max(axis=2) > 0).all()
+
+
+def test_bins_without_noise_guarantee_nothing():
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=0.0)
+    assert calibrated.guarantee.epsilon(1e-5) == math.inf
+    assert (
+        calibrate(algorithms.dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee.epsilon(1e-5)
+        == math.inf
+    )
+
+
+@pytest.mark.parametrize(
+    "hiding", [trust.PNDP([0]), trust.AnyReceiver(), trust.Central(), trust.ReleasedOnly(),
+               trust.TrustModel.from_masks(attackers=[0])],
+)  # fmt: skip
+def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
+    algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
+    hidden = account(algorithm, Privacy(hiding, **ZERO_OUT), noise_std=1.0)
+    assert hidden.curve == account(algorithm, Privacy(hiding.all_messages(), **ZERO_OUT), noise_std=1.0).curve
+    assert hidden.noise_multiplier <= 1.0
+
+
+def test_other_schemes_are_not_amplified():
+    """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
+    calibrated = calibrate(algorithms.dp_dsgd(*on_ring()), Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    with pytest.raises((InvalidInput, UnsupportedMechanism)):
+        dataclasses.replace(calibrated, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

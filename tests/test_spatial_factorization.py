@@ -23,6 +23,7 @@ from mfdl.node_covariances import (
     inverse_diagonal_by_node,
     laplacian,
 )
+from mfdl.objective import NoiseObjective
 from mfdl.testing import connected_graphs
 
 MH = gossip.metropolis_hastings
@@ -315,3 +316,32 @@ def test_the_honest_part_conditions_on_what_colluders_know_of_their_own_noise():
 )
 def test_bad_input(call, message):
     refuses(message, call)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_directed_weights_against_the_conic_solver(seed):
+    """W of a directed circle with random arcs, row-stochastic alone; the problem needs no symmetry."""
+    rng = np.random.default_rng(seed)
+    W = (rng.random((5, 5)) < 0.3) * rng.random((5, 5)) + np.eye(5) + np.roll(np.eye(5), 1, axis=1)
+    dynamics = Dynamics(gossip.from_array(W / W.sum(axis=1, keepdims=True)))
+    assert np.abs(dynamics.gossip.dense() - dynamics.gossip.dense().T).max() > 0.1
+    solved = optimal_covariance(dynamics, tolerance=1e-6)
+    conic = optimal_covariance(dynamics, groups=[range(5)], method="conic", tolerance=1e-5)
+    assert_allclose(solved.objective, conic.objective, rtol=1e-4)
+    W = dynamics.gossip.dense()
+    assert_allclose(solved.objective, np.trace(W @ solved.covariance @ W.T), rtol=1e-6)
+    mechanism = calibrate(
+        algorithms.corn(dynamics, EveryStep(3), horizon=1),
+        Privacy(trust.Eavesdropper(), adjacency="replace-one", clip_norm=1.0),
+        mu=1.0,
+    )
+    assert_allclose(mechanism.guarantee.mu, 1.0, rtol=1e-9)
+
+
+def test_the_horizon_counts_the_noise_that_stays():
+    """The covariance best for 16 steps leaves less noise over 16 steps than the one best for a single step."""
+
+    H = NoiseObjective(FLORENTINE, 16).over_nodes()
+    long, short = optimal_covariance(FLORENTINE, horizon=16), optimal_covariance(FLORENTINE)
+    assert np.sum(H * long.covariance) < np.sum(H * short.covariance) * 0.999
+    assert_allclose(long.objective, np.sum(H * long.covariance), rtol=1e-9)

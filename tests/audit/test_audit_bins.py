@@ -10,7 +10,7 @@ from scipy import stats
 from vocabulary import dynamics_on, each, given, st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Losses, NoiseKey, Privacy, audit, calibrate, trust
+from mfdl import BallsInBins, Cyclic, InvalidInput, Losses, NoiseKey, Privacy, audit, calibrate, trust
 from mfdl.audit import AuditSettings, bin_draws
 from mfdl.audit.audited_claims import AuditedClaim, AuditedClaims
 from mfdl.audit.auditing import FEWEST, BinRatio, BinsAttack, whitened
@@ -365,3 +365,26 @@ def test_simulated_error_rates_are_those_of_one_bin(replaced):
         assert alpha[middle] == pytest.approx(stats.norm.sf(s / 2 / 0.5), abs=0.005)
         assert math.isinf(ratio.trials_needed(1.0, claimed, 0.01))  # a claim that holds is never expected to fall
         assert FEWEST <= ratio.trials_needed(0.5, claimed, 0.01) < 3000
+
+
+@pytest.mark.slow
+def test_public_bins_are_refuted_nearly_always_where_the_audit_is_not_refused_and_true_claims_stand():
+    """What is refused is the number of runs that would not refute public bins nearly always: 9 of 10 audits here."""
+    rng, public, refuted, stood = np.random.default_rng(5), 0, 0, 0
+    for _ in range(16):  # 10 s each
+        epochs, bins, seed = int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(1000))
+        adjacency = ["zero-out", "replace-one", "add-remove"][rng.integers(3)]
+        noise_std = math.exp(rng.uniform(-0.9, 1.8))
+        settings = {"adjacency": adjacency, "noise_std": noise_std, "seed": seed, "clip_norm": 1.0, "progress": False}
+        for seen in (False, True):
+            try:
+                result = audit.audit(
+                    mafalda(epochs, bins), trust=LDP, victim=0, trials=4000, bins_seen=seen, **settings
+                )
+            except InvalidInput:
+                continue
+            assert seen or not result.violated, result.sentence()
+            public, refuted, stood = public + seen, refuted + result.violated, stood + (not seen)
+    assert public >= 1
+    assert refuted >= 0.9 * public
+    assert stood > 5

@@ -108,3 +108,11 @@ def test_the_needed_trials_are_enough_and_one_less_is_not(mu):
         fewer = base[:-1] - base[:-1].mean()
         fewer /= fewer.std(ddof=1)
         assert bounds.gaussian_mu(fewer, 2 * mu + fewer, failure=0.01) <= mu
+
+
+@given(trials=st.integers(1, 30), data=st.data(), failure=st.sampled_from([0.3, 0.05, 1e-3]))
+def test_clopper_pearson_is_the_rate_at_which_so_few_errors_have_probability_failure(trials, data, failure):
+    errors = data.draw(st.integers(0, trials - 1))
+    rate = Fraction(bounds.clopper_pearson_upper_bound(errors, trials, failure))
+    exact = sum(comb(trials, j) * rate**j * (1 - rate) ** (trials - j) for j in range(errors + 1))
+    assert float(exact) == pytest.approx(failure, rel=1e-9)

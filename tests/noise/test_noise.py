@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import each, given, refuses, st, unsupported
 
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
+from mfdl.testing import encoders
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # inverses of at most 16 steps, entries below 1.5^16 = 660
 C, F, OWN, ALL = np.array([[1.0, 0.0], [-0.5, 2.0]]), np.array([[1.0, 2.0], [0.0, -1.0]]), np.eye(2), np.ones((2, 2))
@@ -235,3 +236,22 @@ def test_joint_noise_that_is_too_large_is_refused_before_it_is_made():
 )
 def test_an_encoder_that_is_no_array_of_numbers_is_refused_by_what_it_is(build, encoder):
     refuses("encoder must be a numeric array .*got", build, encoder)
+
+
+@given(40, T=st.integers(1, 3), n=st.integers(1, 3), data=st.data())
+def test_covariances(T, n, data):
+    """(C^T C)^-1 (x) F F^T, and not (C C^T)^-1; the inverse of sum_k C_k^T C_k (x) g_k g_k^T; (C^T C)^-1."""
+    entries = data.draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n))
+    F = np.array(entries, dtype=float).reshape(n, n) + 5 * n * np.eye(n)  # diagonally dominant
+    C, joint = np.stack([data.draw(encoders(size=T)) for _ in range(n)]), data.draw(encoders(size=T * n))
+    everybody, G = np.ones((n, n), dtype=bool), np.linalg.inv(F)
+    shared, per_mode = (
+        SpatioTemporalNoise(C[0], F, everybody, n).to_dense(),
+        SpatioTemporalNoise(C, F, everybody, n).to_dense(),
+    )
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    assert_allclose(shared @ shared.T, np.kron(np.linalg.inv(C[0].T @ C[0]), F @ F.T), **close)
+    precision = sum(np.kron(C[k].T @ C[k], np.outer(G[k], G[k])) for k in range(n))
+    assert_allclose(per_mode @ per_mode.T @ precision, np.eye(T * n), **close)
+    N = JointNoise(joint, T, n).to_dense()
+    assert_allclose(N @ N.T @ (joint.T @ joint), np.eye(T * n), rtol=1e-6, atol=1e-6)

@@ -223,3 +223,15 @@ def test_refusals(call, message, monkeypatch):
     monkeypatch.setattr(time_grams, "MAX_WORK", 0)
     monkeypatch.setattr(time_grams, "MAX_DENSE", 0)
     refuses(message, call, error=(InvalidInput, UnsupportedMechanism))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [gossip.metropolis_hastings, gossip.uniform])
+@pytest.mark.parametrize(
+    "spec",
+    ["regular:n=1000,degree=8", "erdos-renyi:n=1000,p=0.012", "path:n=1000", "star:n=1000", "torus:rows=25,cols=40"],
+)
+def test_intervals_hold_over_many_steps(build, spec):
+    inside, width = coverage_of_losses(NoiseObjective(Dynamics(build(spec)), 48), 40)
+    assert inside >= 34 / 40
+    assert width < 0.1

@@ -1,5 +1,7 @@
 """Every form of H against a run of the recursion and dense workloads; the spectral measure against eigenvalues."""
 
+import subprocess
+import sys
 import tracemalloc
 
 import networkx as nx
@@ -340,3 +342,29 @@ def test_refusals():
     refuses(r"must lie in \[-1, 1\]", SpectralMeasure, [1.5], [1.0])
     star = NoiseObjective(Dynamics(gossip.uniform("star:n=4")), 1)
     unsupported("constant symmetric gossip", star.spectral_measure)
+
+
+def test_numbers_computed_independently_for_florentine():
+    dynamics = Dynamics(gossip.uniform("florentine"))
+    H = NoiseObjective(dynamics, 64).over_steps()
+    message = NoiseObjective(dynamics, 64, counted_models="message").over_steps()
+    numbers = np.trace(H), H[0, 0], H[0, 63], np.trace(message)
+    expected = 2908.732622132038, 81.48200534593349, 1.114204586438538, 3787.250616786104
+    assert_allclose(numbers, expected, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_ring_of_3000_nodes_and_128_steps_is_factorized_in_memory():
+    code = (
+        "import resource\n"
+        "from mfdl import gossip\n"
+        "from mfdl.dynamics import Dynamics\n"
+        "from mfdl.factorization import factorize\n"
+        "from mfdl.participation import Cyclic\n"
+        "found = factorize(Dynamics(gossip.metropolis_hastings('ring:n=3000')), Cyclic(8, 16))\n"
+        "print(found.status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, peak = done.stdout.split()
+    assert status == "optimal"
+    assert int(peak) < 2.5e9

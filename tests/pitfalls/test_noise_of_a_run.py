@@ -292,3 +292,9 @@ def test_a_graph_and_a_task_are_hashed_by_what_they_hold():
     moved = task.features.copy()
     moved[0, 0, 0] = np.nextafter(moved[0, 0, 0], np.float32(9))
     assert dataclasses.replace(task, features=moved).content_hash != task.content_hash
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_cuda_run_takes_the_very_same_noise(dtype, injected, run_key):
+    check(injected, run_key, dtype=dtype, device="cuda")

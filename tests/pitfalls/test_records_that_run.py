@@ -292,3 +292,9 @@ def test_a_schedule_of_step_sizes_ends_with_the_mechanism():
     rates = Dynamics(DYN.gossip, np.full(T, 0.1))
     words = f"one for each of {T + 1} steps, got a schedule of {T}"
     refuses(words, algorithms.dp_dsgd, rates, EveryStep(T + 1))
+
+
+def test_a_rate_in_a_public_accountant_is_refused():
+    dynamics = dynamics_on("ring:n=3", 0.1)
+    algorithm = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
+    unsupported("have no mu; give epsilon", lambda: calibrate(algorithm, Privacy(trust.LDP(), **ZERO_OUT), mu=1.0))

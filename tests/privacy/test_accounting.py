@@ -7,6 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
+from _guarantees import guarantees
 from numpy.testing import assert_allclose
 from vocabulary import ZERO_OUT, assume, dynamics_on, given, refuses, st
 
@@ -380,3 +381,34 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
         "all", "all", "not applicable", "not applicable",
     ]  # fmt: skip
     assert account(built, Privacy(Pairs(), **ZERO_OUT), noise_std=1.0).release == "all"
+
+
+def test_participation_must_fit():
+    with pytest.raises(InvalidInput, match="must have the mechanism's 4 steps"):
+        sensitivity_by_victim(RING, trust.PNDP([0]), participation=EveryStep(5))
+
+
+def test_a_guarantee_says_what_it_covers():
+    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none")
+    common = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
+    plain, training = (guarantees(RING, losses, adaptive=adaptive, **common) for adaptive in (False, True))
+    for loss, fixed, adaptive_loss in zip(losses, plain, training, strict=True):
+        assert (fixed.adaptive, adaptive_loss.adaptive) == (False, True)
+        assert fixed.mu == pytest.approx(math.sqrt(loss.sensitivity_squared), rel=1e-9)  # 2 C / nu = 1
+        assert adaptive_loss.mu == pytest.approx(math.sqrt(loss.adaptive_sensitivity_squared), rel=1e-9)
+        assert fixed.victim == adaptive_loss.victim == str(loss.victim)
+        assert fixed.release == "none"
+        assert (fixed.bound, adaptive_loss.bound) == ("exact", "upper")
+        assert fixed.mu < adaptive_loss.mu
+    assert "non-adaptive only" in str(plain[0])
+    ldp = sensitivity_by_victim(RING, trust.LDP())
+    for guarantee in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
+        assert (guarantee.adaptive, guarantee.bound) == (True, "exact")  # it holds for both
+
+
+def test_coalitions_take_the_worst_of_both_numbers():
+    algorithm = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
+    singles = [squared(algorithm, trust.Colluding((i,))) for i in range(4)]
+    worst = squared(algorithm, trust.Coalitions(1))
+    for u in range(4):
+        assert worst[u] == max(losses[u] for losses in singles if u in losses)

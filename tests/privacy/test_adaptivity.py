@@ -7,11 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 from _guarantees import guarantees
+from numpy.testing import assert_allclose
 from scipy.stats import norm
 from vocabulary import ZERO_OUT, assume, each, given, refuses, st, unsupported
 
 from mfdl import Cyclic, EveryStep, Privacy, TrustModel, View, account, algorithms, calibrate, gossip, trust
-from mfdl.algorithms import checks
+from mfdl.algorithms import building
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Explicit, OncePerEpoch, Single
 from mfdl.privacy import attacking_sets, exact_arithmetic, sensitivity_by_victim
@@ -126,7 +127,7 @@ def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
 @pytest.mark.parametrize("spread", [1e14, 1e10, 1e4])
 def test_public_divisors_do_not_pass_for_rounding(spread, monkeypatch):
     """Node 2 is never heard; that its batches are large makes what it adds to the model of 1 small, not known."""
-    monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
+    monkeypatch.setattr(building, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
     model = TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
     for divisors in ([1, 1, spread], [1 / spread, 1, 1]):
@@ -290,3 +291,75 @@ def test_shift_reduction_lies_between_fixed_gradients_and_all_messages(case, L):
         assert shifted.adaptive_sensitivity_squared <= unshifted.adaptive_sensitivity_squared
         if shifted.bound == "exact":
             assert shifted.adaptive_sensitivity_squared >= shifted.sensitivity_squared * (1 - 3e-6) - 1e-9
+
+
+RING = algorithms.muffliato(Dynamics(gossip.uniform("ring:n=6")), EveryStep(4), gossip_rounds=1)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_pndp_is_adaptive_only_where_everything_is_seen(name):
+    on_path = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
+    complete = BUILDERS[name](Dynamics(MH("complete:n=4")), SCHEME)
+    for release in ("none", "all"):  # released models come too late for earlier gradients
+        assert not is_adaptive(trust.PNDP([0]).view(on_path, 2, release=release))
+        if name != "muffliato":  # in its second round, 1 hears what 3 said in the first
+            assert not is_adaptive(trust.PNDP([1]).view(on_path, 2, release=release))
+        if not name.startswith(("zip-dl", "muffliato")):  # messages to others are hidden; several rounds: no claim
+            assert is_adaptive(trust.PNDP([0]).view(complete, 1, release=release))
+    if not name.startswith(("zip-dl", "muffliato")):
+        assert is_adaptive(trust.PNDP([1, 2]).view(on_path, 3))
+        assert not is_adaptive(trust.PNDP([0, 1]).view(on_path, 3))
+
+
+def test_central_is_adaptive_only_for_exact_averaging():
+    uniform = gossip.from_array(np.full((4, 4), 0.25))
+    exact = algorithms.dp_dsgd(Dynamics(uniform), SCHEME)
+    assert is_adaptive(trust.Central().view(exact, 0))
+    assert is_adaptive(trust.Central().view(algorithms.anti_pgd(Dynamics(uniform), SCHEME), 0))
+    for spec in ("path:n=4", "ring:n=4", "star:n=4"):
+        assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(MH(spec)), SCHEME), 0))
+    nearly = uniform.dense()
+    nearly[0, :2] += [1e-6, -1e-6]
+    nearly[1, :2] -= [1e-6, -1e-6]
+    assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(gossip.from_array(nearly)), SCHEME), 0))
+    # mu^2 = T / n then, and calibration may use it
+    assert_allclose(
+        [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(exact, trust.Central())], 3 / 4, rtol=1e-9
+    )
+
+
+def test_one_step_and_gradients_that_are_known():
+    short = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(1))
+    for model in (trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()):
+        assert is_adaptive(model.view(short, 1))
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
+    # 2 hears 1 only; 1's gradients are known, 0's model is averaged with the hidden message of 0
+    hidden = TrustModel.from_masks(seen=np.array([False, True, True]), known_gradients=np.array([False, True, True]))
+    assert not is_adaptive(hidden.view(algorithm, 0))
+    heard = TrustModel.from_masks(seen=np.array([True, True, False]), known_gradients=np.array([False, True, True]))
+    # the model of 0 is made of what was seen, but the known gradient of 1 shows its model, which holds 2's message
+    assert not is_adaptive(heard.view(algorithm, 0))
+    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
+
+
+@pytest.mark.parametrize("lipschitz", [None, 3.0])
+def test_calibration_uses_the_adaptive_number(lipschitz):
+    common = {
+        "trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 0.5, "release": "none",
+        "lipschitz": lipschitz,
+    }  # fmt: skip
+    mechanism = calibrate(RING, Privacy(**common), mu=0.7)
+    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
+    worst = max(x.adaptive_sensitivity_squared for x in losses)
+    assert mechanism.noise_std == pytest.approx(math.sqrt(worst) / 0.7, rel=1e-9)  # 2 C = 1
+    assert mechanism.guarantee.adaptive
+    assert mechanism.guarantee.mu <= 0.7
+    assert worst > 1.05 * max(x.sensitivity_squared for x in losses)
+    again = account(RING, Privacy(**common), noise_std=mechanism.noise_std)
+    assert again.mu <= 0.7
+    fixed = guarantees(
+        RING, losses, adaptive=False, noise_std=mechanism.noise_std,
+        **{key: common[key] for key in ("trust", "adjacency", "clip_norm")},
+    )  # fmt: skip
+    assert [guarantee.adaptive for guarantee in fixed] == [x.adaptive for x in losses]
+    assert "gradients: non-adaptive only" in str(fixed[0])

@@ -334,3 +334,74 @@ def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
         assert words in str(guarantee)
         fields = json.loads(json.dumps(guarantee.to_dict()))
         assert (fields["bound"], fields["tight_for_equal_bins"]) == ("upper", tight)
+
+
+def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
+    """(mean, standard error) of delta of P against the other side, by sampling P; and of the other way."""
+    b, rng = len(M), np.random.default_rng(seed)
+    scaled = M / sigma**2
+    L = np.linalg.cholesky(scaled + 1e-12 * np.eye(b))
+    noise = rng.standard_normal((count, b)) @ L.T
+    half = np.diag(scaled) / 2
+
+    def ratio(x, sign):
+        return np.exp(sign * x - half).mean(axis=1)
+
+    here = noise + scaled[rng.integers(b, size=count)]
+    S, other = ratio(here, 1), ratio(here, -1) if adjacency == "replace-one" else 1.0
+    back = 1.0 if adjacency == "replace-one" else ratio(noise, 1)
+    for epsilon in epsilons:
+        ways = [np.clip(1 - math.exp(epsilon) * other / S, 0, None)]
+        if adjacency == "zero-out":
+            ways.append(np.clip(1 - math.exp(epsilon) * back, 0, None))
+        yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(("c", "sigma"), [(0.0, 0.9), (0.3, 1.3), (0.8, 2.0)])
+def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
+    M = np.array([[1.0, c], [c, 1.0]])
+    curve = bound(M, sigma, adjacency)
+    for epsilon, true in zip(EPSILONS, hockey_sticks(M, sigma, EPSILONS, adjacency), strict=True):
+        assert true * (1 - 1e-6) <= curve.delta(epsilon) <= true * 1.02 + 1e-7
+    if adjacency == "replace-one":  # exactly Gaussian
+        assert curve.epsilon(1e-4) == pytest.approx(
+            gaussian.epsilon_from_mu(math.sqrt(2 * (1 + c)) / sigma, 1e-4), rel=5e-3
+        )
+
+
+@given(
+    15, data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
+    adjacency=st.sampled_from(ADJACENCIES),
+)  # fmt: skip
+@pytest.mark.slow
+def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacency):
+    T = bins * epochs
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    C = np.tril(rng.normal(size=(T, T)) * 0.5 ** np.arange(T)[::-1]) + np.eye(T)
+    M = gram_of(C, bins)
+    sigma *= math.sqrt(np.diag(M).max())
+    curve = bound(M, sigma, adjacency)
+    for epsilon, (mean, error) in zip(
+        (0.0, 0.5), sampled_deltas(M, sigma, (0.0, 0.5), adjacency, 20000, 1), strict=True
+    ):
+        assert curve.delta(epsilon) >= mean - 5 * error
+
+
+@pytest.mark.parametrize(("sigma", "d", "rho", "epsilon"), [
+    (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
+])  # fmt: skip
+def test_figures_of_sixteen_bins(sigma, d, rho, epsilon):
+    curve = BallsInBinsGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
+    assert epsilon * 0.995 <= curve.epsilon(1e-5) <= epsilon * 1.003
+
+
+@given(40, shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
+def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
+    """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
+    curve = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
+    public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
+    assert (curve <= public * 1.1 + 1e-5).all()
+    fewer = random_allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
+    assert (curve <= fewer * 1.1 + 1e-5).all()

@@ -349,3 +349,18 @@ def test_a_public_run_that_floating_point_cannot_compose_counts_with_public_batc
     both, together = sampled.composed_with(public), math.hypot(mu, sampled.public_mu)
     assert both.epsilon(1e-6) >= max(public.epsilon(1e-6), sampled.epsilon(1e-6) * (mu < 1) * 0.99)
     assert public.delta(1.0) <= both.delta(1.0) <= gaussian.delta_from_mu(together, 1.0) * (1 + 1e-9)
+
+
+def composed_by_quadrature(shifts, epsilon, points, adjacency):
+    """delta of two runs of two bins."""
+    return over_both(*(binned_losses(shift, points, adjacency) for shift in shifts), epsilon)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("shifts", [(0.8, 0.8), (1.2, 0.5), (0.3, 1.0)])
+def test_two_runs_of_two_bins_lose_what_quadrature_says(shifts, adjacency):
+    both = Composed(tuple(BallsInBinsGaussian(1 / s, 2, ((2, 0.0),), adjacency) for s in shifts))
+    for epsilon in (0.0, 0.3, 1.0):
+        true = composed_by_quadrature(shifts, epsilon, 50, adjacency)
+        assert true * (1 - 5e-3) <= both.delta(epsilon) <= true * 1.03 + 1e-6, epsilon

@@ -7,6 +7,7 @@ from fractions import Fraction
 import flint
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from vocabulary import dynamics_on, each, given, st
 
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
@@ -198,3 +199,12 @@ def test_sums_of_messages_of_which_none_is_ever_sent():
     assert not algorithm.sent.any()
     (loss,) = sensitivity_by_victim(algorithm, trust.Central(), release="all", progress=False)
     assert math.isinf(loss.sensitivity_squared)
+
+
+def test_a_small_first_step_does_not_cost_an_infinite_loss():
+    """C = [[e, 0], [1, 1]]: C^T C has diagonal 1 + e^2 and 1, whatever e is, and all that both steps show is 4."""
+    for small in (1e-9, 1e-17, 2.0**-60, 1e-40):
+        loss, _ = losses(np.array([[small, 0], [1, 1]]), 2, participation=EveryStep(2))
+        assert_allclose(loss.non_adaptive_sensitivity.squared, 4, rtol=1e-6)
+        assert loss.non_adaptive_sensitivity.bound == "exact"
+        assert loss.adaptive_sensitivity_squared == loss.non_adaptive_sensitivity.squared

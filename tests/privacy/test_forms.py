@@ -5,6 +5,7 @@ import math
 import time
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.linalg
@@ -25,7 +26,7 @@ from mfdl.privacy.forms.partly_seen import PartlySeen
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
 from mfdl.privacy.victim_sensitivity import is_adaptive
 from mfdl.released import ReleasedModel
-from mfdl.testing import gossip_matrices, oracles, view_cases
+from mfdl.testing import exact_run, exact_view, exact_view_gram, gossip_matrices, oracles, to_float, view_cases
 from mfdl.trust.view import AlgorithmView
 
 
@@ -400,3 +401,28 @@ def test_few_messages_are_whitened_and_many_taken_by_modes(graph, T, first, rele
     victims = list(range(1, algorithm.num_nodes))
     forms = [form for kind in FORMS if (form := kind.from_view(view)) is not None]
     assert isinstance(min(forms, key=lambda form: form.cost(victims)), first)
+
+
+def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
+    """The first of 12 nodes on a path attacks; over the rationals."""
+    n, T = 12, 5
+    W = np.eye(n) - nx.laplacian_matrix(nx.path_graph(n)).toarray() / 4
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T))
+    view = trust.PNDP([0]).view(algorithm, 1, release="none")
+    A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+    form = HiddenModes.from_view(view)
+    for u, gram in zip([1, 2, 7], form.grams([1, 2, 7]), strict=True):
+        exact = to_float(exact_view_gram([row[u::n] for row in A], B))
+        assert (np.abs(gram.matrix - exact) <= gram.errors).all()
+        assert gram.errors.max() < 1e-10
+
+
+def test_the_last_model_of_every_node_shows_what_hid_behind_messages():
+    """One step on a path of three: the far end's message is hidden from 0; its model is 3/4 of it, 1/4 of 1's."""
+    W = np.array([[3, 1, 0], [1, 2, 1], [0, 1, 3]]) / 4
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
+    gram_by_release = {
+        r: HiddenModes.from_view(trust.PNDP([0]).view(algorithm, 2, release=r)).grams([2])[0] for r in ("none", "all")
+    }
+    assert gram_by_release["none"].matrix == pytest.approx(0.0, abs=1e-12)
+    assert gram_by_release["all"].matrix == pytest.approx(1.0)

@@ -12,8 +12,15 @@ from scipy.special import erfcx
 from vocabulary import assume, each, example, given, refuses, st
 
 from mfdl.privacy import gaussian
-from mfdl.privacy.gaussian import delta_from_mu, epsilon_from_mu, log_delta_from_mu, mu_from_epsilon, mu_from_noise_std
-from mfdl.testing import DIGITS, exact_delta, exact_log_delta, mills_ratio
+from mfdl.privacy.gaussian import (
+    delta_from_mu,
+    epsilon_from_mu,
+    epsilon_from_renyi,
+    log_delta_from_mu,
+    mu_from_epsilon,
+    mu_from_noise_std,
+)
+from mfdl.testing import DIGITS, exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio
 
 INF = math.inf
 NAN = math.nan
@@ -403,3 +410,19 @@ def test_delta_grows_with_mu_and_falls_with_epsilon(pair, step):
     if value < -0.1:
         assert log_delta_from_mu(mu * (1 + step), epsilon) > value
         assert log_delta_from_mu(mu, epsilon + mu * step) < value
+
+
+@each("epsilon, exact, via_renyi", (3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516))
+def test_reference_values_of_mu(epsilon, exact, via_renyi):
+    mu = mu_from_epsilon(epsilon, 1e-5)
+    assert mu == pytest.approx(exact, abs=5.1e-5)  # half a unit of the last printed digit
+    assert float(exact_mu(epsilon, 1e-5)) == pytest.approx(mu, rel=1e-9)  # the documented tightness
+    # d epsilon / d mu = mu + sqrt(2 L) < 11: half a printed digit of mu is below 6e-4 of epsilon
+    assert epsilon_from_renyi(via_renyi, 1e-5) == pytest.approx(epsilon, abs=6e-4)
+
+
+@each("mu, epsilon", (0.1, 0.397), (0.2, 0.834), (0.5, 2.254), (1, 4.887), (2, 10.997), (5, 35.566), (10, 96.717))
+def test_reference_values_of_epsilon(mu, epsilon):
+    value = epsilon_from_mu(mu, 1e-6)
+    assert value == pytest.approx(epsilon, abs=5.1e-4)  # half a unit of the last printed digit
+    assert 0 <= value - exact_epsilon(mu, 1e-6) <= 1e-9 * (mu + value)  # the documented tightness

@@ -10,7 +10,7 @@ from vocabulary import dynamics_on, given, refuses, st
 
 from mfdl import BallsInBins, Cyclic, PoissonSampling, Privacy, account, algorithms, calibrate, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy import BallsInBinsGaussian, MonteCarlo
+from mfdl.privacy import BallsInBinsGaussian, MonteCarlo, gaussian
 from mfdl.privacy.curves import MonteCarloCurve, correlations, monte_carlo, normalized
 from mfdl.testing.oracles.curve_oracles import two_bin_delta
 
@@ -225,3 +225,36 @@ def test_without_correlation_bins_are_the_random_allocation_of_others():
         theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.02)
         low, high = sorted(theirs)
         assert low <= epsilon <= high * (1 + 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("seed", range(4))
+def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
+    rng = np.random.default_rng(seed)
+    bins = int(rng.integers(3, 13))
+    T, count = 3 * bins, 2**18
+    C = np.tril(rng.normal(size=(T, T)) * rng.uniform(0.3, 0.95) ** np.arange(T)[::-1]) + np.eye(T)
+    V = np.abs(C).reshape(T, -1, bins).sum(axis=1)
+    M = V.T @ V
+    curve = by_samples(M, math.sqrt(M.diagonal().max()) * rng.uniform(0.8, 2.5), adjacency)
+    for epsilon in (0.0, 0.5, 1.5, 3.0):
+        bound = curve.certified.delta(epsilon)
+        if bound < 1e-9:
+            continue
+        pair = monte_carlo.Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
+        for way in curve._ways:
+            mixture = pair.mixture(way, epsilon, count, 1e-6, np.random.default_rng(7))
+            mean, second = pair.draws(way, mixture, count, np.random.default_rng(8)).moments(epsilon)
+            assert bound >= mean - 6 * math.sqrt(second / count)
+
+
+@pytest.mark.slow
+def test_one_bin_is_a_gaussian():
+    curve = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
+    pair = monte_carlo.Pair.from_gram(np.eye(1))
+    for way in ("kept", "lost"):
+        mixture = pair.mixture(way, 2.0, 2**20, 1e-6, np.random.default_rng(0))
+        mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(1)).moments(2.0)
+        assert mean == pytest.approx(gaussian.delta_from_mu(1.0, 2.0), abs=6 * math.sqrt(second / 2**20))
+    assert curve.epsilon(1e-5) == pytest.approx(gaussian.epsilon_from_mu(1.0, 1e-5), rel=1e-9)

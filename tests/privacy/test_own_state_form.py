@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from vocabulary import assume, each, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, Privacy, TrustModel, algorithms, calibrate, gossip, trust
-from mfdl.algorithms import checks
+from mfdl.algorithms import building
 from mfdl.noise import StepNoise
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import known_states as own_state_form
@@ -213,7 +213,7 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
 
 
 def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
-    monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
+    monkeypatch.setattr(building, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
     algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
     grams = by_form(trust.LDP().view(algorithm.with_divisors([1, 1e14, 1e14]), 0), range(3))
     assert all(gram.leaks.all() for gram in grams)
@@ -326,3 +326,18 @@ def test_users_get_a_number_and_records_a_reason(model):
     if hidden:
         refuses("no adaptive number covers released", lambda: calibrate(user, Privacy(unit="user", **common), mu=1.0))
         refuses(r"is unit='user' with EveryStep\(3\)", lambda: calibrate(record, Privacy(**common), mu=1.0))
+
+
+def test_a_state_seen_without_noise_shows_the_gradients_before():
+    """Noise on what is sent alone, and known at step 1: the model then shows what step 0 added; step 2 is hidden."""
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3))
+    plain = StepNoise(sp.csr_array(np.diag(1.0 * algorithm.transmitted)), algorithm.noise.holders(), 3, 2)
+    algorithm = dataclasses.replace(algorithm, noise=plain)
+    known = np.outer([False, True, False], algorithm.message_sender == 0)
+    view = TrustModel.from_masks(seen=algorithm.transmitted, known_noise=known).view(algorithm, 0, release="none")
+    _, leaks = pinv_gram(node_columns(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
+    grams = view_grams(view, [0, 1])
+    assert grams[0].form == "own-state form"
+    assert grams[0].leaks.tolist() == leaks.tolist() == [True, True, False]
+    assert grams[0].why == "the gradient of step 0 shows without noise in +1 message of 0 in round 1"
+    assert not grams[1].leaks.any()

@@ -268,3 +268,33 @@ def test_what_is_out_of_range_is_refused(given, match):
         refuses(
             next(iter(wrong)), PoissonGaussian(**fields).least_multiplier, **{"epsilon": 1.0, "delta": 1e-5, **wrong}
         )
+
+
+def test_no_noise_loses_everything():
+    bound = PoissonGaussian(0.0, 0.01, 10, "zero-out")
+    assert bound.epsilon(1e-5) == bound.loss_epsilon(1e-5) == bound.renyi_epsilon(0.5) == math.inf
+    assert bound.delta(100.0) == 1.0
+
+
+@pytest.mark.slow
+@given(
+    2, epsilon=st.floats(0.3, 12), log_delta=st.floats(-7, -3), adjacency=ADJACENCIES, q=st.sampled_from([0.02, 0.3])
+)
+def test_calibrated_noise_never_overshoots_and_wastes_little(epsilon, log_delta, adjacency, q):
+    delta, steps = 10.0**log_delta, 50
+    curve = PoissonGaussian(1.0, q, steps, adjacency)
+    least = curve.least_multiplier(epsilon, delta)
+    assert curve.at(least).epsilon(delta) <= epsilon
+    assert curve.at(least * (1 - 1e-3)).epsilon(delta) > epsilon
+    by_renyi = curve.least_multiplier(epsilon, delta, by="renyi")
+    assert curve.at(by_renyi).renyi_epsilon(delta) <= epsilon
+    assert by_renyi >= least * (1 - 1e-3)
+
+
+def test_directions_differ_and_the_larger_counts():
+    """The loss of a record that appears is at most -log(1 - q), that of one that vanishes has no bound."""
+    grid, step = line(0.8, 40001)
+    p, r = (density(grid, m, 0.3, 0.8) * step for m in (1.0, 0.0))
+    gone, new = hockey_stick(p, r, 0.4), hockey_stick(r, p, 0.4)
+    assert gone > 0.01 > new == 0
+    assert PoissonGaussian(0.8, 0.3, 1, "zero-out").delta(0.4) >= gone

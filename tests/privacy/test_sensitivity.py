@@ -1,6 +1,7 @@
 """Sensitivity: never below brute force, ascent or exact rational arithmetic; exact where it says so."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,10 +12,11 @@ from numpy.testing import assert_allclose
 from vocabulary import example, given, refuses, st
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
+from mfdl.factorization import square_root_encoder
 from mfdl.noise import LocalNoise
 from mfdl.participation import Single
-from mfdl.privacy.forms import ViewGram
-from mfdl.testing import integer_encoders, participations, random_encoder
+from mfdl.privacy.forms import ViewGram, view_gram
+from mfdl.testing import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 from mfdl.testing.oracles import ascended_value, largest_signed_sum, rational
 
 DYN = Dynamics(gossip.uniform("star:n=3"), 0.5)
@@ -200,3 +202,38 @@ def test_the_tolerance_covers_what_was_added():
     assert_allclose(answer.squared, answer.lower * (1 + answer.tolerance), rtol=1e-12)
     assert answer.lower < plain * (1 - answer.tolerance / 4)  # what the rounding of C^-1 may take away is left out
     assert not answer.exact  # and is more than an exact value may lack
+
+
+@pytest.mark.parametrize(("k", "b"), [(3, 4), (5, 2)])
+def test_a_band_no_wider_than_the_period_has_no_cross_terms(k, b):
+    C = square_root_encoder(k * b, b)
+    column = np.sum((C**2).sum(axis=0)[0::b])  # squared column norms of the first pattern, none cut off but the last
+    squared_sensitivity = sensitivity(C, Cyclic(k, b))
+    assert_allclose(squared_sensitivity.squared, max(np.sum((C**2).sum(axis=0)[r::b]) for r in range(b)), rtol=1e-13)
+    assert_allclose(squared_sensitivity.squared, column, rtol=1e-13)
+    assert squared_sensitivity.exact
+    wider = square_root_encoder(k * b, b + 1)
+    assert sensitivity(wider, Cyclic(k, b)).squared > np.sum((wider**2).sum(axis=0)[0::b]) * 1.01
+
+
+def test_the_worst_node_decides():
+    C_u = np.stack([np.eye(4), 3 * np.eye(4), 2 * np.eye(4)])
+    squared_sensitivity = sensitivity(C_u, Cyclic(2, 2))
+    assert squared_sensitivity.node == 1
+    assert_allclose(squared_sensitivity.squared, 18, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sensitivity_of_every_builder(name):
+    part = Cyclic(2, 3)
+    algorithm = build_algorithm(name, DYN, part)
+    sensitivity = worst_sensitivity(algorithm, LDP)
+    if name == "none":
+        assert (sensitivity.squared, sensitivity.value) == (math.inf, math.inf)
+        return
+    grams = [view_gram(algorithm, LDP, u).matrix for u in range(3)]
+    truth = max(brute_force_squared(X, part) for X in grams)
+    assert_allclose(sensitivity.squared, truth, rtol=1e-12)
+    assert sensitivity.exact
+    if name in ("d-mf", "mafalda", "mafalda-l"):
+        assert_allclose(sensitivity.squared, 1, rtol=1e-9)

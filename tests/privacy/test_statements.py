@@ -435,3 +435,10 @@ def test_a_multiple_of_the_sensitivity():
         refuses("exactly one of noise_std", losses.noise_std, **both)
     silent = Losses.from_algorithm(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), **ZERO_OUT))
     refuses("finite sensitivity; give noise_std", silent.noise_std, noise_multiplier=1.0)
+
+
+def test_the_worst_of_several_attackers_is_explained():
+    C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
+    algorithm = algorithms.mf_dsgd(dynamics_on("path:n=3", 0.5), EveryStep(4), C)
+    for loss in sensitivity_by_victim(algorithm, trust.AnyReceiver(), method="certified"):
+        assert bool(loss.explanation()) == (loss.adaptive_bound != "exact")

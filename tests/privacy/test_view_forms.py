@@ -1,6 +1,7 @@
 """Every form of the view Gram against dense matrices written by hand, exact rational arithmetic and known numbers."""
 
 import dataclasses
+import itertools
 import math
 
 import networkx as nx
@@ -17,7 +18,7 @@ from mfdl.noise import CausalNoise
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
-from mfdl.testing import integer_views, oracles, view_cases
+from mfdl.testing import exact_run, exact_view, exact_view_gram, integer_views, oracles, to_float, view_cases
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
@@ -323,3 +324,72 @@ def test_zero_rows_and_no_rows():
     assert infinite(view_grams(trust.PNDP([0]).view(no_noise, 1), [1])[0])
     far = view_grams(trust.PNDP([0]).view(no_noise, 1, release="none"), [3])[0]
     assert not infinite(far)  # two steps carry nothing three hops far
+
+
+def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
+    """Sigma + t I, t -> 0: the limit of the regular cases is the infinite one, from below."""
+    dynamics = Dynamics(MH("ring:n=5"))
+    before = 0.0
+    for local in 10.0 ** -np.arange(1, 17):
+        algorithm = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
+        loss = sensitivity_by_victim(algorithm, trust.Eavesdropper())[0].sensitivity_squared
+        eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
+        truth = float(np.mean(1 / (local**2 + eigenvalues)))
+        assert loss >= truth * (1 - 1e-9)
+        assert loss >= before
+        assert math.isinf(loss) or local > 1e-15
+        before = loss
+    assert before == math.inf
+
+
+@pytest.mark.parametrize("faint", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 1e-18, 0.0])
+def test_noise_near_the_tolerance_is_never_overestimated(faint):
+    """The difference of two rows shows the gradient with noise of std `faint`."""
+    A, B = np.array([[1.0], [0.0]]), np.array([[1.0, faint], [1.0, 0.0]])
+    loss = sensitivity_of_gram(view_grams(View(A, B), [0])[0], EveryStep(1)).squared
+    assert loss >= (1 / faint**2 if faint else math.inf) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("T", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
+def test_zip_dl_under_ldp(T, value):
+    for victim in (0, 3):
+        assert user_level(trust.LDP(), algorithms.zip_dl(RING6, EveryStep(T)), victim) == pytest.approx(value)
+        with_own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
+        assert user_level(trust.LDP(), with_own, victim) == math.inf
+
+
+def test_zip_dl_pairs_on_a_ring():
+    algorithm = algorithms.zip_dl(RING6, EveryStep(3))
+    losses = [user_level(trust.PNDP([0]), algorithm, u) for u in range(1, 6)]
+    assert_allclose(losses, [8.517, 0.575, 0.0303, 0.575, 8.517], rtol=1e-3)
+    assert user_level(trust.PNDP([0]), algorithms.zip_dl(RING6, EveryStep(1)), 1) == pytest.approx(1.5)
+    heard = algorithms.zip_dl(RING6, EveryStep(3), self_messages=True)
+    assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], losses, rtol=1e-9)  # it knew that
+
+
+def test_decor_on_a_ring_of_eight():
+    algorithm = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
+    seen = [user_level(trust.Colluding((0,)), algorithm, u) for u in (1, 2, 3, 4)]
+    assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
+    heard = [user_level(trust.PNDP([0]), algorithm, u) for u in (1, 2, 3, 4)]
+    assert_allclose(heard, [1.04, 0.083, 0.0025, 0.0], atol=5e-3)
+
+
+@pytest.mark.parametrize("graph", [nx.path_graph(8), nx.cycle_graph(8)])
+def test_errors_of_structured_forms_bound_the_true_ones(graph):
+    """Dyadic matrices, over the rationals: rounding is really there, and never more than stated."""
+    W = gossip.from_array(np.eye(8) - nx.laplacian_matrix(graph).toarray() / 4)
+    encoder = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [-1.0, 0.5, 2.0]]
+    both = algorithms.dp_dsgd(Dynamics(W), EveryStep(3)), algorithms.mf_dsgd(Dynamics(W), EveryStep(3), encoder)
+    forms, off = set(), 0
+    for algorithm, attackers in itertools.product(both, ([0], [1], [1, 4], [1, 3, 5, 7])):
+        view = trust.PNDP(attackers).view(algorithm, release="none")
+        A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+        honest = [u for u in range(8) if u not in attackers][:3]
+        for u, gram in zip(honest, view_grams(view, honest), strict=True):
+            exact = to_float(exact_view_gram([row[u::8] for row in A], B))
+            assert_bounded(gram, exact)
+            forms.add(gram.form)
+            off += np.linalg.eigvalsh(exact - gram.matrix)[-1] > 1e-17
+    assert forms >= {"range form", "null-space form"}
+    assert off > 0  # without the stated errors these would be too small

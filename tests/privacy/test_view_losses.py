@@ -17,7 +17,7 @@ from mfdl.entries import as_fractions
 from mfdl.participation import Explicit, ParticipationByNode, Single
 from mfdl.privacy import view_losses
 from mfdl.privacy.victim_sensitivity import is_adaptive
-from mfdl.testing import oracles, view_cases
+from mfdl.testing import gossip_messages, oracles, pairwise_factor, received, view_cases
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
@@ -323,3 +323,46 @@ def test_what_does_not_fit():
 def test_floats_stand_for_the_fractions_that_they_round(fractions):
     floats = np.array([[float(x) for x in fractions]])
     assert as_fractions(floats)[0].tolist() == [x if Fraction(float(x)) != x else Fraction(float(x)) for x in fractions]
+
+
+def test_decor_by_hand():
+    W_T, _ = gossip_messages(RING, T)
+    noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
+    algorithm = algorithms.decor(Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
+    same(algorithm, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
+    holders = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
+    known = np.arange(5) == 0
+    colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=holders)
+    same(algorithm, trust.Colluding((0,)), colluder)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_muffliato_and_pndp_by_hand(rounds):
+    algorithm = algorithms.muffliato(Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
+    W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
+    same(algorithm, trust.LDP(), View(W_T, W_T, num_nodes=5))
+    seen = W_T[received(RING, T * rounds, [0]).ravel()]
+    zero = np.arange(5) == 0
+    attacked = View(seen, seen, num_nodes=5, known_gradients=zero, known_noise=np.tile(zero, T))
+    same(algorithm, trust.PNDP([0]), attacked)
+
+
+def test_zip_dl_by_hand():
+    """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
+    W, T = gossip.metropolis_hastings("path:n=3"), 2
+    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T))
+    dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
+    to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
+    averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
+    spread = np.zeros((len(pairs), len(pairs)))
+    for a in range(3):
+        mine = [k for k, (sender, _) in enumerate(pairs) if sender == a]
+        w = np.array([dense[pairs[k][1], a] for k in mine])
+        spread[np.ix_(mine, mine)] = np.eye(len(mine)) - np.outer(1 / (len(mine) * w), w)
+    blocks = [
+        [np.linalg.matrix_power(averaging, t - s) if t >= s else 0 * averaging for s in range(T)] for t in range(T)
+    ]
+    messages = np.block(blocks)
+    A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
+    sent = np.tile([a != b for a, b in pairs], T)
+    same(algorithm, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))

@@ -358,3 +358,19 @@ def test_problems_that_are_refused(H, groups, options, message):
 def test_options_that_are_refused(size, options, message):
     with pytest.raises(ProblemError, match=message):
         solve(CoalitionProblem(np.eye(size), (tuple(range(size)),), 0), **options)
+
+
+@given(30, problem=problems(max_size=5), factor=st.sampled_from([1e-6, 1e6]), data=st.data())
+def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, factor, data):
+    solved = solve(problem)
+    order = np.array(data.draw(st.permutations(range(problem.size))))
+    place = np.argsort(order)
+    moved = CoalitionProblem(
+        factor * problem.error_gram[np.ix_(order, order)],
+        tuple(tuple(int(place[i]) for i in group) for group in reversed(problem.groups)),
+        problem.coalition_size,
+        private=problem.private,
+    )
+    again = solve(moved)
+    assert again.lower_bound <= factor * solved.objective * (1 + 1e-9)
+    assert factor * solved.lower_bound <= again.objective * (1 + 1e-9)

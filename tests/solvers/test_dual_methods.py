@@ -318,3 +318,12 @@ def test_two_loops_are_the_inverse_bfgs_matrix(size, count, seed):
     scale = np.abs(inverse).max()
     assert_allclose(two_loops(g, pairs, g), inverse @ g, atol=1e-9 * scale)
     assert_allclose(two_loops(y, pairs, g), steps[-1], atol=1e-9 * scale)  # the secant equation of the last pair
+
+
+@given(60, problem=problems())
+def test_never_below_the_trace_norm_bound(problem):
+    solved = singletons.solve(problem)
+    trace_norm = np.linalg.svd(problem.root, compute_uv=False).sum()
+    assert solved.objective >= trace_norm**2 / problem.size * (1 - 1e-12)
+    # the first weights are equal: what is reported is at least as good
+    assert solved.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)

@@ -21,7 +21,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from vocabulary import each, given, refuses, st
 
 from mfdl.noise.general import MAX_JOINT_SIZE
-from mfdl.testing import encoders
+from mfdl.testing import encoders, optimal_loss_reference
 from mfdl_solvers import ModeProblem, NotConverged, ProblemError, Stopping, kronecker_encoder, per_mode_encoder, solve
 from mfdl_solvers.certificate import lower_bound
 from mfdl_solvers.kronecker_encoder import joint_lower_bound
@@ -320,3 +320,17 @@ def test_refused_options(solver, options, message):
     if "start" in options:
         options = {"start": kronecker_encoder.solve(one_mode(options["start"]))}
     refuses(message, lambda: solver.solve(one_mode(2), **options), error=ProblemError)
+
+
+@given(15, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
+def test_the_joint_bound_is_below_the_semidefinite_program(problem):
+    solved = kronecker_encoder.solve(problem)
+    optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
+    assert solved.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
+    assert solved.objective >= optimum * (1 - 1e-6)
+
+
+@given(10, problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
+def test_agrees_with_the_semidefinite_program(problem):
+    solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    assert_allclose(solved.objective, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)

@@ -293,3 +293,11 @@ def test_arrays_that_are_no_problem(grams, message):
 
 def test_no_error_of_a_singular_gram():
     assert prefix_sums(3).objective(np.ones((3, 3))) == np.inf
+
+
+@given(60, problem=factorization_problems(ridges=(1.0, 1e-2)))
+def test_tight_at_the_optimum(problem):
+    solved = solve(problem, Stopping(1e-7))
+    assert solved.status == "optimal"
+    # at least as tight as what the solver reports, from its own point
+    assert lower_bound(problem, solved.gram) >= solved.objective * (1 - 1e-4)

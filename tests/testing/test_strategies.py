@@ -18,6 +18,7 @@ from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
 from mfdl.privacy import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
+from mfdl.testing import factorizations, optimal_loss_reference
 from mfdl.testing import strategies as drawn
 
 TABLE = (Path(__file__).parents[2] / "docs" / "tables" / "strategies.csv").read_text(encoding="utf-8")
@@ -359,3 +360,11 @@ REFUSED = [
 @pytest.mark.parametrize(("strategy", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_what_cannot_be_drawn_is_refused(strategy, message):
     refuses(message, smallest, strategy)
+
+
+@given(8, case=factorizations(max_size=3, kinds=["given"]))
+def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
+    posed, factorization = case
+    assert factorization.lower_bound <= optimal_loss_reference(posed) * (
+        1 + 1e-5
+    )  # the reference solver's own accuracy

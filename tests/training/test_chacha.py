@@ -1,6 +1,7 @@
 """Noise of secret keys: the cipher against RFC 8439, the transform against mpmath, and no keystream twice."""
 
 import itertools
+import math
 import struct
 
 import mpmath
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from small_tasks import regression
+from small_tasks import module_at, regression, squared
 from vocabulary import ZERO_OUT, dynamics_on, given, refuses, st
 
 import mfdl
@@ -225,3 +226,49 @@ def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams
     assert saved.metadata["key_id"] == run.seeds[0].key_id
     run.save(tmp_path / "run.mfdl")
     assert mfdl.Run.load(tmp_path / "run.mfdl").seeds[0].generator == ChaChaColumns.name
+
+
+def node(key, steps=()):
+    task = regression(num_records=16, num_nodes=4)
+    data = task.instance(0, 2)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics_on("ring:n=4"), mfdl.Cyclic(3, 2))
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
+    module = module_at(task, data.initial_parameters[0])
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+    private_node = mfdl.PrivateNode(sgd, module, calibrated, node=1, keys=key, loss=squared, batch_size=2)
+
+    def step_to(last):
+        for t in range(private_node.steps_taken, last):
+            private_node.step(data.features[1, t % 2], data.targets[1, t % 2])
+
+    return private_node, step_to
+
+
+def test_rows_of_other_keys_columns_steps_tensors_and_shards_are_uncorrelated():
+    size = 20_000
+    streams = [
+        ColumnNormals([key], [index], shard=shard).step(step, size, tensor=tensor)[0]
+        for key in (KEY, KEY.derive("other"))
+        for index, step, tensor, shard in itertools.product((0, 1), repeat=4)
+    ]
+    correlation = np.corrcoef(streams) - np.eye(len(streams))
+    # 496 pairs, each N(0, 1/size): 5.5 standard deviations have false-alarm rate 496 * 3.8e-8 = 1.9e-5
+    assert np.abs(correlation).max() < 5.5 / math.sqrt(size)
+    first = streams[0]
+    for lag in (1, 2, 8, 16):  # a block of the cipher is eight words
+        assert abs((first[lag:] * first[:-lag]).mean()) < 5 / math.sqrt(size)
+
+
+def test_a_resumed_node_goes_on_with_its_counter(streams):
+    key = NoiseKey.from_entropy()
+    first, step_to = node(key)
+    step_to(3)
+    before, saved = [*streams], first.state_dict()
+    assert saved["generator"] == ChaChaColumns.name
+    again, step_on = node(key)
+    again.load_state_dict(saved)
+    streams.clear()
+    step_on(6)
+    assert ([step for _, step, _ in before], [step for _, step, _ in streams]) == ([0, 1, 2], [3, 4, 5])
+    assert len({key for key, *_ in before + streams}) == 1
+    refuses("the noise of the steps between would be used", again.load_state_dict, saved)

@@ -9,6 +9,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from scipy import special
 from vocabulary import dynamics_on, given, refuses, st
@@ -273,3 +274,15 @@ def test_refusals():
     for scale in (-1.0, 2.0**41, float("nan")):
         refuses(r"scale must lie in \[0, 2\^40\].*coarser grid", RoundedNormals(KEY).row, 0, 2, scale)
     refuses("dim must be at most", lambda: RoundedNormals(KEY).row(0, 2**32 + 1, 1.0))
+
+
+@pytest.mark.parametrize("scale", [0.4, 3.0])
+def test_integers_have_the_distribution_of_a_rounded_normal(scale):
+    size = 100_000
+    row = RoundedNormals(KEY).row(0, size, scale)
+    reach = int(3.5 * scale) + 1
+    counts = np.array([(row == k).sum() for k in range(-reach, reach + 1)])
+    edges = (np.arange(-reach, reach + 2) - 0.5) / scale
+    expected = size * np.diff(scipy.stats.norm.cdf(edges))
+    counts, expected = np.append(counts, size - counts.sum()), np.append(expected, size - expected.sum())
+    assert 1e-6 < scipy.stats.chisquare(counts, expected).pvalue < 1 - 1e-6

@@ -176,3 +176,13 @@ def test_the_last_bits_of_a_message_on_the_grid_are_those_of_any_other():
         assert len(near) > 400
         assert not (near * 2.0**20 % 1).any()
         assert {int(y * 2**20) % 4 for y in near} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_the_noise_has_the_variance_that_was_accounted(name):
+    size = 20_000
+    grid, empty = sums_of(name), torch.zeros((0, size))
+    noise = np.stack([grid.privatised(t, empty) for t in range(T)])
+    expected = MADE[name].noise_std * np.sqrt(MADE[name].algorithm.noise.variances()[:, 1])
+    np.testing.assert_allclose(noise.std(axis=1), expected, rtol=6 / math.sqrt(2 * size))
+    assert name == "mafalda" or not (noise / STEP % 1).any()  # on the grid

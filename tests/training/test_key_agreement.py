@@ -380,3 +380,11 @@ def test_secrets_of_different_purposes_do_not_meet():
     noise = philox_key(PAIR.reveal_secret())
     sealing = PAIR.derive("seal-group-key", 1).reveal_secret()
     assert len({noise, sealing[:16], PAIR.reveal_secret()[:16], bytes.fromhex(PAIR.key_id)}) == 4
+
+
+def test_a_view_carries_no_key_of_others():
+    mine, theirs = NoiseKey.from_entropy(), NoiseKey.from_entropy()
+    view = HolderKeys.given({(0,): mine, (1,): theirs}).node_keys(0)
+    stored = pickle.dumps(view)
+    assert mine.reveal_secret() in stored
+    assert theirs.reveal_secret() not in stored

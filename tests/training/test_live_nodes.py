@@ -13,7 +13,7 @@ import pytest
 import torch
 from small_tasks import node_of, squared
 from torch import nn
-from vocabulary import ZERO_OUT, dynamics_on, refuses
+from vocabulary import ZERO_OUT, dynamics_on, refuses, unsupported
 
 import mfdl
 from mfdl.training.private_node import Message
@@ -304,3 +304,42 @@ def test_records_without_a_finite_gradient_are_counted():
     without.step(features[:1], targets[:1])
     assert (node.dropped_records, without.dropped_records) == (2, 0)
     torch.testing.assert_close(parameters(node), parameters(without))
+
+
+def test_all_noise_comes_from_the_key():
+    def row(seed, key):
+        node = live(key, publish=False)
+        torch.manual_seed(seed)
+        node.step(*batch(0))
+        return parameters(node)
+
+    keys = [mfdl.NoiseKey.from_seed(i) for i in range(2)]
+    assert torch.equal(row(0, keys[0]), row(1, keys[0]))
+    assert (row(0, keys[0]) != row(0, keys[1])).all()
+
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.randn(1)
+
+    unsupported(".", lambda: live(module=Noisy(3, 1)).step(*batch(0)))
+
+
+def test_each_record_is_clipped_before_sums_and_over_all_parameters():
+    node = live(mechanism=calibrated(noise_std=0.0), batch_size=1.0, lr=1.0)
+    features, targets = FEATURES[:4], torch.full((4,), 20.0)
+    weight, bias = (p.detach().clone() for p in node.module.parameters())
+    residuals = 2 * (features @ weight[0] + bias - targets)
+    gradients = torch.cat([residuals[:, None] * features, residuals[:, None]], dim=1)
+
+    def clipped(rows):
+        return rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+
+    wanted = clipped(gradients).sum(0)
+    after_averaging = clipped(gradients.sum(0)[None])[0]
+    by_parameter = torch.cat([clipped(gradients[:, :3]), clipped(gradients[:, 3:])], dim=1).sum(0)
+    before = parameters(node)
+    node.step(features, targets)
+    moved = before - parameters(node)
+    torch.testing.assert_close(moved, wanted, rtol=1e-3, atol=1e-4)
+    assert (after_averaging - wanted).norm() > 0.1
+    assert (by_parameter - wanted).norm() > 0.1

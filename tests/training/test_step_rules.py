@@ -404,3 +404,12 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     refuses("did you mean", lambda: run_comparison(Experiment(**options, precondition="powr:0.5"), tmp_path / "wrong"))
+
+
+def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
+    preconditioner = Preconditioner.from_public_features(TASK.features[:5], public="a mistake")
+    mapped = TASK.preconditioned("power:0.25")
+    refuses("5 of the 5 records", mapped.preconditioned, preconditioner)
+    by_hand = Preconditioner(1 / TASK.features.std(axis=0), source="standard deviations")
+    preconditioned = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
+    assert preconditioned.from_records == "preconditioner of train records (standard deviations of train records)"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import settings
 from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
@@ -17,6 +18,7 @@ from mfdl import Cyclic, EveryStep, Privacy, algorithms, calibrate, replay, trus
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
+from mfdl.training import clipping
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
 
@@ -269,3 +271,17 @@ def test_add_remove_is_refused_in_training(part, unit):
     algorithm = algorithms.dp_dsgd(dynamics_on("ring:n=4", 0.1), part)
     calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="add-remove", clip_norm=1.0, unit=unit), mu=1.0)
     unsupported("number of records", lambda: replay(calibrated, regression(30), seeds=[0]))
+
+
+@given(
+    row=st.lists(st.floats(width=32), min_size=1, max_size=6), clip_norm=st.floats(1e-30, 1e30), present=st.booleans()
+)
+@settings(deadline=None)
+def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
+    given_rows = torch.tensor([row, row], dtype=torch.float32)
+    clipped = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
+    zero = torch.zeros(len(row))
+    assert exact_distance_squared(clipped[1], zero) <= Fraction(clip_norm) ** 2
+    assert torch.equal(clipped[0], clipped[1] if present else zero)
+    if not torch.isfinite(given_rows).all():
+        assert not clipped.any()
