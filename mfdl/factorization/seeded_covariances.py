@@ -137,7 +137,7 @@ def optimal_covariance(
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy, of the extra `testing`).
-    Returns: Look at its status.
+    Returns: a SpatialFactorization; look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
         an objective beyond float64.
     Cost: one seed: O(n^3) per iteration, tens of iterations. Groups: O(n^3) per distinct coalition and iteration.

@@ -196,11 +196,11 @@ def over_kinds(form: Callable[..., FloatArray]) -> Callable[..., FloatArray]:
     """A form of `CountedModels` of one kind as one of any: the sum over the kinds."""
 
     @functools.wraps(form)
-    def total(counted: CountedModels, *args: Any) -> FloatArray:
+    def total(counted: CountedModels, *args: Any, **options: Any) -> FloatArray:
         (_, first), *others = kinds = counted.kinds
         if not others:
-            return form(first, *args)
-        return functools.reduce(np.add, (factor * form(kind, *args) for factor, kind in kinds))
+            return form(first, *args, **options)
+        return functools.reduce(np.add, (factor * form(kind, *args, **options) for factor, kind in kinds))
 
     return total
 

@@ -3,10 +3,10 @@
 The form of H depends on the noise:
 
 - correlated in time at each node: tr(N^T H N) with H over steps, one per node if needed; for an encoder with structure
-by the modes of the gossip, if it has modes, without a T x T array;
+  by the modes of the gossip, if it has modes, without a T x T array;
 - fresh in each step with factor F over nodes: tr(F^T H F) with H over nodes;
 - correlated over both: sum_k tr(E_k^T H(f_k) E_k), H(f)[s, t] = f^T H[s, t] f, from the modes of the gossip; by H over
-steps x nodes if there are none, or if the noise itself is a matrix of that size.
+  steps x nodes if there are none, or if the noise itself is a matrix of that size.
 
 Beyond MAX_DENSE nodes no array over nodes is formed, and the value may have an error bar. No array has more than n^2 or
 T^2 entries, or n T^2 for noise correlated over both; (T n)^2 only where documented.

@@ -46,8 +46,7 @@ def draw_matrix(
     """Draws values and returns the input of a colour bar, and words on its scale; grey: infinite or not known.
 
     Args: rows, columns: their names; drawn up to MAX_LABELLED. numbers: in the cells, default up to MAX_NUMBERED rows
-        and
-        columns; text: their format. norm: from values to colours; default `scale`, which is for values >= 0.
+        and columns; text: their format. norm: from values to colours; default `scale`, which is for values >= 0.
     """
     values = np.asarray(matrix, dtype=np.float64)
     fitting, words = scale(values)

@@ -200,8 +200,7 @@ class Panel:
     """One panel.
 
     Attributes: lines: by name, values of shape (points, repetitions), nan: no value; dashed: names drawn without
-        markers;
-        y_range: visible range of y; colours: of some names, a colour or the name whose colour they share.
+        markers; y_range: visible range of y; colours: of some names, a colour or the name whose colour they share.
     """
 
     title: str

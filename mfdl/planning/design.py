@@ -235,8 +235,7 @@ class NoiseGain:
     """Variance at a node, per coordinate and per (eta s)^2, as polynomials in the contraction 1 - eta lambda.
 
     Attributes: published: coefficients for the published models, shape (2 T - 1,), lowest power first; on_the_way: for
-        the
-        models at which gradients are taken, mean over the T steps; weights: a_r, shape (T,).
+        the models at which gradients are taken, mean over the T steps; weights: a_r, shape (T,).
     """
 
     published: FloatArray

@@ -38,8 +38,7 @@ class Experiment(Protects, OnGraph):
     Attributes: as their options; mu, or epsilon at delta: with mu, delta only says where the equivalent epsilon is
         reported.
         clip_schedule: step t clips to clip_norm c_t and adds c_t times the noise, at the same privacy; not with
-            momentum
-            or weight decay.
+            momentum or weight decay.
         clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
             with the latter.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
@@ -213,8 +212,6 @@ class Experiment(Protects, OnGraph):
             )
 
     def _check_clipping(self) -> None:
-        if self.clipping == "flat":
-            return
         from ..training.clipping import parse_rule
 
         object.__setattr__(self, "clipping", str(parse_rule(self.clipping, self.clip_norm)))

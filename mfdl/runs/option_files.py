@@ -31,10 +31,9 @@ class Option:
     """Command line option of a field, and constraints on its values.
 
     Attributes: flags: its names there; the first one is its name in files; default `--field-name`. listed: a tuple that
-        is
-        written A,B there; other tuples are given by repeating the option. instead_of: fields that say the same in
-            another
-        way: a typed option replaces theirs of a file. rule: a function of `mfdl.check`; least: the smallest integer.
+        is written A,B there; other tuples are given by repeating the option. instead_of: fields that say the same in
+        another way: a typed option replaces theirs of a file. rule: a function of `mfdl.check`; least: the smallest
+        integer; among: all allowed values.
         decides: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are computed.
     """
 

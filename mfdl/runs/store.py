@@ -144,10 +144,8 @@ class RunSteps:
     """The evaluated steps of one run of one seed.
 
     Attributes: conditions: by name (`CONDITIONS`); steps: finished at each evaluation, shape (E,); nodes: labels, as
-        text;
-        values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape (E, n); of
-            the
-        average model, (E,).
+        text; values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape
+        (E, n); of the average model, (E,).
     """
 
     conditions: Mapping[str, Any]

@@ -133,8 +133,7 @@ class SweepConfig:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
         options: those of `Experiment`; graph, task, trust, participation, mu, epsilon and learning_rate also as
             lists. Attackers, colluders and coalition_size go to the trust model that they belong to. Balls-in-bins has
-                no
-            mu: a budget mu is the epsilon that it gives at delta (`converted`).
+            no mu: a budget mu is the epsilon that it gives at delta (`converted`).
     Attributes: common: the options with the first value of every list; lists: the values by field.
     """
 

@@ -273,10 +273,8 @@ class Source:
     """The content of a folder: what a page is made of.
 
     Attributes: records: one per finished run, as the JSON of a cell has it; steps: from a record to its evaluated
-        steps;
-        failures: errors of runs; missing: number of runs that are neither finished nor failed; tuned: rates were chosen
-            on
-        other seeds; files: files beside the page: words and path.
+        steps; failures: errors of runs; missing: number of runs that are neither finished nor failed; tuned: rates were
+        chosen on other seeds; files: files beside the page: words and path.
     """
 
     folder: Path

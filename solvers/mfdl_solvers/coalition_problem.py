@@ -322,9 +322,9 @@ def lower_bound(
         weights: lam_j, finite and >= 0 (below zero is cut off), shape (J,).
         vectors: y_j, shape (J, n); what lies outside the nodes of block j is cut off.
         block_of, node_of: the block and the node i_j of each constraint, shape (J,).
-    Guarantees: Never above the objective of a feasible R, up to rounding: sums and eigenvalues are rounded down by more
-    than their own error; components of y in kernels of H stay below 1e-15 of it, so that R of norm up to 1e12 cannot
-    profit.
+    Guarantees: never above the objective of a feasible R, up to rounding: sums and eigenvalues are rounded down by more
+        than their own error; components of y in kernels of H stay below 1e-15 of it, so that R of norm up to 1e12
+        cannot profit.
     Cost: O(J n m g^2) for m groups of size g, and a projection per block where H has kernels.
     """
     if problem.exponent:

@@ -60,9 +60,9 @@ def solve(
     Args:
         stopping: wanted gap, below about 1e-7 float64 ends the search; Newton steps, or interior-point iterations.
         method: "newton", or "conic": the semidefinite program by cvxpy and Clarabel, slow, for comparison.
-    Guarantees: Every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
-    scaled up by the largest, rounded up. With private noise the objective is never above tr H (LDP), but for that
-    rounding.
+    Guarantees: every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
+        scaled up by the largest, rounded up. With private noise the objective is never above tr H (LDP), but for that
+        rounding.
     Raises: ProblemError: method, or more than MAX_UNKNOWNS free entries. RuntimeError: the conic solver found no point.
     Cost: per Newton step O(K p^2 + J p^2 + p^3) for K blocks, J constraints and p free entries of the R_k.
     """

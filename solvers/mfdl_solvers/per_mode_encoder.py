@@ -10,11 +10,11 @@ H = sum_l H_l (x) u_l u_l^T,
 and the block of node u in X is sum_k M_uk X_k, M_uk = F_uk^2, every row of M summing to 1. Two steps:
 
 1. Each block alone, X_k = s_k Xhat_k with Xhat_k the best of unit sensitivity for Hhat_k, and the best scales s
-(`best_scales`), a convex program with one constraint per node.
+   (`best_scales`), a convex program with one constraint per node.
 2. All blocks at once, the constraints of all nodes replaced by one weighted sum per class, sum_u lam_uc sum_k M_uk
-(diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which `Relaxation` solves by
-L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the multiplier grows, lam_uc <- lam_uc
-d_uc^2 (the plain step of `singletons`). The best X scaled to be feasible is kept.
+   (diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which `Relaxation` solves by
+   L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the multiplier grows,
+   lam_uc <- lam_uc d_uc^2 (the plain step of `singletons`). The best X scaled to be feasible is kept.
 
 In-class off-diagonal entries vanish in every node's block: their vector over k lies in the kernel of M.
 """

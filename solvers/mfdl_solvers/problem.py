@@ -48,8 +48,8 @@ class NotConverged(RuntimeError):
 class Stopping:
     """When a solver ends: at the gap `tolerance`, objective / lower_bound - 1, > 0, or at `max_iterations`.
 
-    `report` is called with the iterations so far and the certified gap, at each check of a solver over indices. Raises:
-    ProblemError: a tolerance <= 0.
+    `report` is called with the iterations so far and the certified gap, at each check of a solver over indices.
+    Raises: ProblemError: a tolerance <= 0.
     """
 
     tolerance: float = 1e-4
