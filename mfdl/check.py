@@ -160,6 +160,7 @@ def integer(**named: Any) -> int:
 
 
 def integer_at_least(minimum: int, **named: Any) -> int:
+    """An integer >= minimum; bool is none here."""
     name, value = name_and_value(named)
     number = minimum - 1
     with contextlib.suppress(TypeError):

@@ -175,10 +175,11 @@ class Mechanism(Calibrated):
                 given: the guarantee is taken as stated, and says so (`guarantee.source`).
             trust: where you do not leave that to the file: the guarantee must be under it.
         Guarantees:
-            Checked always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm,
-            participation and trust model, the seal, and that the curve has no more noise than sensitivity, noise and
-            adjacency give. With `anew` no number is below what accounting gives here, whatever the file says. Without
-            it the sensitivity is trusted: hashes are against damage and careless edits, not forgers.
+            Checked always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm
+            and participation (and of the trust model, where there is one), the seal, and that the curve has no more
+            noise than sensitivity, noise and adjacency give. With `anew` no number is below what accounting gives here,
+            whatever the file says. Without it the sensitivity is trusted: hashes are against damage and careless edits,
+            not forgers.
         Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
             trust model or with a smaller mu or epsilon than is accounted; of secret sampling, a trust model of your own
             that is not given.

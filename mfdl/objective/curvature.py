@@ -216,8 +216,8 @@ SMALLEST = 1e-13  # of a direction that is new, relative; below it is rounding
 def nodes_needed(degree: int, accuracy: float) -> int:
     """K such that K nodes integrate every x^j, j <= degree, on [-1, 1] within `accuracy` of the mass.
 
-    They are exact up to k = 2 K - 1 and err by twice the distance of x^degree from polynomials of degree k, at most 2
-    exp(-k^2 / (2 degree)) (the tail of a sum of `degree` signs, its Chebyshev coefficients).
+    They are exact up to k = 2 K - 1 and err by twice the distance of x^degree from polynomials of degree k, at most
+    2 exp(-k^2 / (2 degree)) (the tail of a sum of `degree` signs, its Chebyshev coefficients).
     """
     reached = math.sqrt(2 * max(degree, 1) * math.log(4 / accuracy))
     return min(math.ceil((reached + 1) / 2), degree // 2 + 1)

@@ -200,6 +200,7 @@ class ErrorWeights:
         """Weights for a run whose models are used (deployed, evaluated, averaged) in its last steps only.
 
         The floor keeps the error Gram regular and the models on their way usable: gradients are taken at them.
+        Args: evaluated_steps: how many of the last models are used; floor: weight of earlier ones.
 
         >>> ErrorWeights.for_training(320, 48).step_weights
         'last:48:0.01'

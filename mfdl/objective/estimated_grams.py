@@ -237,11 +237,14 @@ def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | N
     """tr(F^T H F), H = `over_nodes`, with its 95 % interval, without an array over nodes; of error 0 in closed form.
 
     Args: factor: F of the noise of a step, csr (n, columns); probes: default 8 of seed 0.
-    Raises: UnsupportedMechanism: gossip that varies or is not symmetric, or models of which some count more.
+    Raises: InvalidInput: another number of rows. UnsupportedMechanism: gossip that varies or is not symmetric, or
+        models of which some count more.
     Cost: about sqrt(30 T) products of W with (n, probes), and T for each of so many eigenvalues.
     """
     factor = matrices.sparse_matrix(factor=factor)
     gossip, T, n = counted.dynamics.gossip, counted.num_steps, counted.dynamics.num_nodes
+    if factor.shape[0] != n:
+        raise InvalidInput(f"factor must have a row for each of {n} nodes, got shape {factor.shape}.")
     plain = counted.weights.uniform_target and counted.released is None
     if not (plain and gossip.is_constant and gossip.at(0).is_symmetric):
         raise UnsupportedMechanism(

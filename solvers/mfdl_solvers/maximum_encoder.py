@@ -6,8 +6,8 @@ linear in H and convex in X, and the set of unit sensitivity is convex. So
     min_X max_r tr(H_r X^-1) = max_p g(p),    g(p) = min_X tr(H_p X^-1),    H_p = sum_r p_r H_r,
 
 g(p) the usual problem, whose lower bound at any p bounds the maximum from below. g is concave, homogeneous of degree 1,
-and its slope in p_r is f_r = tr(H_r X^-1), X the one that solves H_p. At the optimum f_r is the maximum wherever p_r >
-0.
+and its slope in p_r is f_r = tr(H_r X^-1), X the one that solves H_p. At the optimum f_r is the maximum wherever
+p_r > 0.
 
 Step: p_r <- p_r (f_r / max f)^power, which leaves the optimum where it is; the power falls from 2 to 1 where a step
 lowers the bound. Errors are convex in X, so running averages of X are tried too: they damp what the steps swing.

@@ -169,7 +169,7 @@ def test_the_gram_of_one_draw_counts_those_who_are_present(case, target, seed):
     counted = NoiseObjective(Dynamics(drawn.gossip, momentum=0.3), 3, ErrorWeights([1.0, 0.5, 2.0], target))
     rounds = [(drawn.gossip.at(t).dense(), np.diag(present[t].astype(float))) for t in range(3)]
     expected = gram_of(rounds, 3, 1, counted.dynamics, counted.step_weights, True, rows_of(target, n))
-    assert_allclose(counted.over_steps(present.astype(bool)), expected, atol=1e-12)
+    assert_allclose(counted.over_steps(present=present.astype(bool)), expected, atol=1e-12)
 
 
 def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():

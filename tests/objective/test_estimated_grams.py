@@ -217,6 +217,7 @@ def counted_at(target):
     (lambda: counted_at("average").estimated(), "1000 nodes or more count, got their average"),
     (lambda: counted_at([1, *[0] * 29]).estimated(), "1000 nodes or more count, got 1"),
     (lambda: NoiseObjective(DIRECTED, 4).over_steps(), "30 nodes over 4 steps"),
+    (lambda: NoiseObjective(DIRECTED, 4).fresh_noise(np.eye(29)), "a row for each of 30 nodes"),
     (lambda: Probes(1), "count"),
 )
 def test_refusals(call, message, monkeypatch):

@@ -216,8 +216,8 @@ def exact_leaks(A: Rational, B: Rational) -> list[bool]:
 def exact_view_gram(A: Rational, B: Rational) -> Rational:
     """A^T (B B^T)^+ A for any A and B.
 
-    With B = F C, F its pivot columns and C the rows of its reduced form, both of full rank, (B B^T)^+ = F (F^T F)^-1 (C
-    C^T)^-1 (F^T F)^-1 F^T.
+    With B = F C, F its pivot columns and C the rows of its reduced form, both of full rank,
+    (B B^T)^+ = F (F^T F)^-1 (C C^T)^-1 (F^T F)^-1 F^T.
     """
     reduced, r = flint_matrix(B).rref()
     rows = reduced.tolist()[:r]

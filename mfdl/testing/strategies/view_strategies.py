@@ -270,7 +270,7 @@ def trust_models(
     among those that are sent, the gradients of any nodes, which are then left out as victims, and any parts of the
     noise, alike at all times or not; it needs an algorithm, since the masks have its shape.
 
-    Raises: InvalidInput: an unknown kind, or one that does not fit; default all that do.
+    Args: kinds: default all that fit. Raises: InvalidInput: an unknown kind, or one that does not fit.
     """
     n = algorithm.num_nodes if isinstance(algorithm, LinearAlgorithm) else integer_at_least(1, num_nodes=algorithm)
     fitting = tuple(
