@@ -143,6 +143,7 @@ def answer(*arguments):
 options = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1"]
 status, _ = answer(*options, "--mechanisms", "none,mafalda", "--out", "out")
 (_, run) = load_steps("out/steps.mfdl")
+pictured, _ = answer(*"account --graph ring:n=4 --trust pndp --attackers 0 --mechanism dp-dsgd --mu 1 --out l".split())
 
 def refusal(call, *arguments, **options):
     try:
@@ -173,6 +174,7 @@ refusals = {
 """
 REFUSED = """
 assert status == 0 and pathlib.Path("out/compare.png").stat().st_size > 10_000
+assert pictured == 0 and pathlib.Path("l/account.png").stat().st_size > 10_000
 assert len(run) == 4 and run.columns()["loss"].min() > 0
 assert not pathlib.Path("other").exists()
 for extra, texts in refusals.items():

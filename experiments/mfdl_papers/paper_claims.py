@@ -33,8 +33,8 @@ from mfdl.testing.oracles import (
 from .facts import fact
 
 MODULES = (
-    *("mafalda.view_claims", "muffliato", "zip_dl", "decor.accounting_claims", "decor.training_claims"),
-    *("corn.corn_claims", "gdp", "whisper", "balls_in_bins"),
+    *("mafalda.view_claims", "muffliato.muffliato_claims", "zip_dl", "decor.accounting_claims"),
+    *("decor.training_claims", "corn.corn_claims", "gdp", "whisper", "balls_in_bins"),
 )
 
 Decorator = Callable[..., Callable[[Callable[..., Any]], Claim]]
