@@ -11,10 +11,10 @@ from vocabulary import each, given, st
 import mfdl
 from mfdl.testing.strategies.graphs import connected_graphs
 from mfdl.training import tasks
-from mfdl_papers import whisper
 from mfdl_papers.corn import covariance_figures, training
 from mfdl_papers.figures import RunScale, named
-from mfdl_papers.whisper import joint_design, least_noise_weights
+from mfdl_papers.whisper import whisper_figures
+from mfdl_papers.whisper.whisper_figures import joint_design, least_noise_weights
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
@@ -155,7 +155,7 @@ def draws(ldp, pairwise, corn):
     ({30.0: (1, 33)}, {0.2: draws(2, 2.5, 3)}, ["refuted"] * 4),
 )  # fmt: skip
 def test_verdicts(says, by_p, verdicts):
-    assert [part.verdict for part in whisper.judged(says, by_p)] == verdicts
+    assert [part.verdict for part in whisper_figures.judged(says, by_p)] == verdicts
 
 
 @pytest.mark.parametrize(("quick", "steps", "seeds", "points"), [(False, 5000, 10, 4), (True, 500, 3, 2)])
