@@ -62,7 +62,7 @@ def decor_deviations(
             sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" that of Rényi accounting.
         positions: places of sigma_ldp between its bounds, in (0, 1]; 1 is independent noise alone.
 
-    Returns: one DecorDeviations per position, in order.
+    Returns: one DecorDeviations per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
     Raises: InvalidInput: no such budget or target; another trust model; unit "user" with sampling.
     Source: arXiv:2405.01031, Appendix D.1; docs/claims.md lists what is wrong in it under that item.
     """
