@@ -118,7 +118,7 @@ def corollary_noise(
 
     q = num_colluders, C = clip_norm, T = num_steps; a_q: the least algebraic connectivity without q nodes.
     Raises: InvalidInput: epsilon above 2.343 L, q nodes disconnect the graph, or a number out of range.
-    Source: arXiv:2405.01031, Corollaries 3 and 12.
+    Source: arXiv:2405.01031, Corollaries 3 and 12; by its theorem they guarantee (epsilon, delta) in this range.
     """
     epsilon, L = check.positive(epsilon=epsilon), -math.log(check.open_unit(delta=delta))
     C, T = check.positive(clip_norm=clip_norm), check.integer_at_least(1, num_steps=num_steps)
