@@ -62,7 +62,7 @@ def decor_deviations(
             sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" that of Rényi accounting.
         positions: places of sigma_ldp between its bounds, in (0, 1]; 1 is independent noise alone.
 
-    Returns: one DecorDeviations per position, in order.
+    Returns: one DecorDeviations per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
     Raises: InvalidInput: no such budget or target; another trust model; unit "user" with sampling.
     Source: arXiv:2405.01031, Appendix D.1; docs/claims.md lists what is wrong in it under that item.
     """
@@ -118,7 +118,7 @@ def corollary_noise(
 
     q = num_colluders, C = clip_norm, T = num_steps; a_q: the least algebraic connectivity without q nodes.
     Raises: InvalidInput: epsilon above 2.343 L, q nodes disconnect the graph, or a number out of range.
-    Source: arXiv:2405.01031, Corollaries 3 and 12.
+    Source: arXiv:2405.01031, Corollaries 3 and 12; by its theorem they guarantee (epsilon, delta) in this range.
     """
     epsilon, L = check.positive(epsilon=epsilon), -math.log(check.open_unit(delta=delta))
     C, T = check.positive(clip_norm=clip_norm), check.integer_at_least(1, num_steps=num_steps)

@@ -71,7 +71,8 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
 def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> FloatArray:
     """R = sigma_ldp^2 I + sigma_cor^2 L, where the noises of edges are independent, also of edges that share a node.
 
-    Args: laplacian: L, dense or sparse, shape (n, n); for colluders that of the graph without them.
+    Args: laplacian: L, dense or sparse, shape (n, n); for colluders that of the graph without them; sigma_ldp,
+        sigma_cor: standard deviations of a node's private noise, and of what an edge shares with opposite signs.
     """
     R = check.square_array(laplacian=laplacian.toarray() if issparse(laplacian) else laplacian)
     R *= check.non_negative(sigma_cor=sigma_cor) ** 2

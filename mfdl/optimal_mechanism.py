@@ -195,7 +195,8 @@ def optimize(
 
     Args:
         mu, epsilon, delta, progress: the target, as for `calibrate`. mu may be a budget for each pair under
-            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), or a mapping over pairs of labels.
+            `trust.AnyReceiver()`: an array mu[victim, attacker], shape (n, n), whose diagonal does not count, or a
+            mapping over pairs of labels. Noise meets all of them.
         weights, published, price, seeds, tolerance: as for `algorithms.trust_optimal`. Under `trust.SecureSum`, which
             sees sums alone, published must be False.
     Raises: as `calibrate` and `algorithms.trust_optimal`; UnsupportedMechanism: secret batches.

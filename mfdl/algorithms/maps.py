@@ -37,9 +37,7 @@ Maps: TypeAlias = Mapping[str, Any]
 Step: TypeAlias = Maps | Round | Sequence[Maps | Round]
 
 MAX_STATE = 1000  # entries of the state up to which eigenvalues are worth their O(state^3)
-GROWTH = (
-    1e-4  # beyond 1: eigenvalues of marginally stable maps, as where gradients are tracked, are found to its square
-)
+GROWTH = 1e-4  # beyond 1: eigenvalues of marginally stable maps, as of tracked gradients, are found to its square
 _KEYS = {**dict(zip("PQRKFJL", MAPS, strict=True)), **{name: name for name in SHAPES}}
 
 
@@ -72,7 +70,8 @@ def from_maps(
         dynamics: gossip, learning rate and node labels as reports show them; the maps alone decide. Default: uniform
             weights over whom each node hears, rate 1.
         noise: N; default fresh independent noise at every node and step.
-        model_from_state, state_from_start, transmitted: default the first n entries of the state, transposed, and all.
+        model_from_state, state_from_start, transmitted: default the first n entries of the state, their transpose, and
+            all messages.
         message_sender: default the node whose gradient a message holds, else the node whose model it reads.
         noise_on_messages: default whether noise has other slots than one for each node.
 

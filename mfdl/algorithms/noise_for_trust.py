@@ -149,7 +149,8 @@ def trust_optimal(
         seeds: groups of nodes that share one; tolerance: relative gap; max_iterations: Newton steps.
 
     Its `factorization` is the certificate: objective = mean variance in the counted models at learning rate 1 + price *
-    trace of the noise, at mu = 1 and record shift 1. Sparse regular graphs gain much over mafalda, others little.
+    trace of the noise, at mu = 1 and record shift 1; no noise of this class costs less than its lower bound. Sparse
+    regular graphs gain much over mafalda, others little.
     Raises: InvalidInput: a record that an attacker sees without noise, a problem too large (with its numbers).
         UnsupportedMechanism: momentum, decay, curvature or released models as weights, too many patterns.
     Cost: a dense Newton method over n L (L + 1) / 2 unknowns, L = T (K + 1); V of every attacker is formed.

@@ -106,6 +106,7 @@ def spatial_covariance(
         groups: for each seed the nodes that hold it; default all nodes, which protects against outsiders only.
         private_variance: s >= 0, of noise that every node keeps to itself.
     Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; no noise at all.
+    Source: arXiv:2501.14644v2, problems (9) and (10).
     """
     n = dynamics.num_nodes
     checked_groups(() if groups is None else groups, n)

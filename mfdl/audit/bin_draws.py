@@ -121,7 +121,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class TestedDraws:
-    """What runs show of the draws, of `records` over all nodes each; `false_alarm` bounds that of good draws."""
+    """What runs of `records` records show of the draws; `false_alarm`: how likely good draws are refuted, at most."""
 
     findings: tuple[Finding, ...]
     runs: int

@@ -56,7 +56,7 @@ class ErrorRates:
 
     @staticmethod
     def from_samples(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> ErrorRates:
-        """The rates at a threshold chosen without looking at the samples; both hold but with probability `failure`."""
+        """Of independent samples, at a threshold chosen without them; both hold but with probability `failure`."""
         alpha = clopper_pearson_upper_bound(int((without > threshold).sum()), without.size, failure / 2)
         beta = clopper_pearson_upper_bound(int((with_canary <= threshold).sum()), with_canary.size, failure / 2)
         return ErrorRates(alpha, beta)
@@ -109,7 +109,8 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     difference of the means is off by more than its normal bound. Then, with s the larger bound and N trials each,
     mu >= (b - a) / s - z sqrt(2 / N). A deviation below the rounding of float64 counts as that rounding.
 
-    Guarantees: above the true mu with probability at most `failure`; 0 for a sample of fewer than two.
+    Guarantees: for independent normal samples, above the true mu with probability at most `failure`; 0 for a sample
+        of fewer than two.
     """
     trials, share = min(without.size, with_canary.size), failure / 3
     if trials < 2:

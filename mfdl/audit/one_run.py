@@ -176,7 +176,7 @@ def audit_one_run(settings: OneRunSettings) -> OneRunResult:
 
 @dataclasses.dataclass(frozen=True)
 class OneRunPlan:
-    """An audit of one run before it runs: the victim's canary and its claim; None where `why` nothing is refutable."""
+    """An audit of one run before it runs: the victim's canary and claim; None where nothing is refutable (`why`)."""
 
     settings: OneRunSettings
     chosen: tuple[Canary, AuditedClaim] | None

@@ -192,8 +192,8 @@ class _Links:
     def moments(self, up: float, *, same: float, meeting: float, independent: bool = True) -> Moments | None:
         """Moments of links that are up with this probability; None if too many pairs of links have a common node.
 
-        Args: same: Cov(b_e, b_f) for the two ways of one link, or E[b_e b_f] if not independent; meeting: if they
-            have one node in common.
+        Args: same: Cov(b_e, b_f) for the two ways of one link, or E[b_e b_f] if not independent; meeting: that of
+            links with one node in common.
         """
         mean = self.mean(up)
         meet = self._pairs() if meeting else self._ways()

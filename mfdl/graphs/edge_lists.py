@@ -217,8 +217,9 @@ class _EdgeLines:
     def _counted_nodes(self, n: int, rows: Rows, pairs: list[tuple[str, str]]) -> list[str]:
         """Nodes 0 to n - 1 of a file that begins with n and has each edge once or in both directions."""
         nodes, ends, mirror = [str(node) for node in range(n)], set(pairs), {(b, a) for a, b in pairs}
+        known = set(nodes)
         for (number, _), pair in zip(rows, pairs, strict=True):
-            if others := {*pair}.difference(nodes):
+            if others := {*pair} - known:
                 defect = f"node {min(others)!r} is none of the {n} nodes, 0 to {n - 1}, that the first line counts"
                 raise self.file.malformed(number, defect)
         if len(ends) != len(pairs) or (ends != mirror and ends & mirror):

@@ -32,7 +32,7 @@ def load(
     `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The spec or file name is kept in
     `graph["name"]`. Loading a loaded graph changes nothing. The graph need not be connected: see `require_connected`.
 
-    `FORMATS` of `graph_files` lists the formats of files: edge lists and adjacency matrices (CSV, TSV, blanks, NumPy,
+    `graph_formats.FORMATS` lists the formats of files: edge lists and adjacency matrices (CSV, TSV, blanks, NumPy,
     Matrix Market), METIS, GML, GraphML, Pajek and JSON, also compressed. The suffix or every line decides the format; a
     file that could be another graph is refused. In edge lists a line that begins with `#` or `%` is a comment, and a
     first line with the columns Source and Target (any case, any order, further columns allowed) a header. Labels that

@@ -256,7 +256,8 @@ def _never_connected(spec: str, remedy: str) -> InvalidInput:
 def regular_edges(n: int, degree: int, seed: int) -> Edges:
     """Edges of a random simple graph of one degree: stubs paired at random, with loops and repeats paired again.
 
-    Mixed with as many other edges until none is left, the draw stays uniform up to O(1 / n) (the pairing model).
+    Loops and repeats are mixed with as many other edges until none is left, which keeps the draw uniform up to O(1 / n)
+    (the pairing model) for degrees far below sqrt(n).
     """
     rng = np.random.default_rng(seed)
     edges = rng.permutation(np.repeat(np.arange(n), degree)).reshape(-1, 2)

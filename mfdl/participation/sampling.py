@@ -112,9 +112,6 @@ class BallsInBins(NumberedScheme, Sampled):
     def public(self) -> Cyclic:
         return Cyclic(epochs=self.epochs, period=self.bins)
 
-    def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
-        return self.public.patterns_of_record()
-
     @property
     def expected_rate(self) -> float:
         return 1 / self.bins

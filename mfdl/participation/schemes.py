@@ -65,7 +65,7 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def patterns_of_record(self) -> PatternSet:
-        """The maximal sets of steps. Raises: UnsupportedMechanism: none that every node's records have, or public."""
+        """The maximal sets of steps. Raises: UnsupportedMechanism: none common to all nodes, or none public."""
 
     def patterns(self) -> Iterator[Pattern]:
         """The maximal sets, each sorted, shape (k,). Raises: UnsupportedMechanism: they are not listed."""
@@ -125,6 +125,8 @@ class Participation(abc.ABC):
 
     def patterns_of_bins(self, name: str, otherwise: str) -> PatternSet:
         """The patterns of which each record draws one. Raises: UnsupportedMechanism: no balls-in-bins."""
+        if self.num_bins is not None:
+            return self.public.patterns_of_record()
         raise UnsupportedMechanism(
             f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {self.describe()}; take {otherwise}."
         )

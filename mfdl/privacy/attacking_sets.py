@@ -222,8 +222,9 @@ class _Asked:
     def all_messages(self, view: AlgorithmView, victims: list[Victim]) -> list[Sensitivity]:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
-        Where that is no number for adaptive gradients: with every injected sum seen. Released models are a function of
-        messages that all are seen, unless some are never sent; then they are added.
+        Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
+        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
+        added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_by_messages else view.release

@@ -201,8 +201,9 @@ class Guarantee(Statement):
             both in units of the smaller noise_std.
         Guarantees: holds also when the second run is chosen after seeing the first; carries every assumption of both.
             "exact" only if both are and there is one victim (the worst node of each run need not be the same).
-        Raises: InvalidInput: either number is not adaptive, or a field of `SAME` or, of public batches, the release
-            differs. UnsupportedMechanism: "shared" batches, which do not compose.
+        Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
+            unit, victim, attacker, owners or, of public batches, release. UnsupportedMechanism: "shared" batches, which
+            do not compose.
         """
         _require_composable(self, other, bins)
         fingerprint = _fingerprint_of_both(self, other)

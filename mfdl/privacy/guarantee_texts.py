@@ -107,7 +107,7 @@ class Statement(Shown):
 
     def renyi_epsilon(self, order: float) -> float:
         """Rényi divergence of this order >= 1, an upper bound in both directions; with Poisson sampling exact at
-        integer orders.
+        integer orders (zero-out and add-remove), with other secret sampling that of public batches.
         """
         orders = np.array([check.positive(order=order)])
         if order < 1:

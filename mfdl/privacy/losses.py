@@ -433,7 +433,7 @@ class Losses(LossTable):
         ]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each victim: who attacks, how far away, mu (None of other curves) and epsilon at base noise."""
+        """A row for each victim: attacker, distance, mu (None if not Gaussian) and epsilon at this base noise."""
         q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)
         epsilon = functools.cache(lambda curve: curve.epsilon(delta))
@@ -446,7 +446,7 @@ class Losses(LossTable):
                 "attacker": attacker,
                 "victim": victim_name(loss.victim, labels),
                 "distance": min((hops[u] for u in victim_nodes(loss.victim) if u in hops), default=None),
-                "mu": curve.mu,
+                "mu": (curve := curves[loss.victim]).mu,
                 "epsilon": epsilon(curve),
                 "delta": delta,
                 "noise_std": float(noise_std),
@@ -454,7 +454,7 @@ class Losses(LossTable):
                 "bound": curve.bound,
                 "trust": q.trust.name,
             }
-            for loss, curve in zip(self.sensitivities, curves.values(), strict=True)
+            for loss in self.sensitivities
         ]
 
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:

@@ -150,9 +150,9 @@ class SampledExposures(Exposures, abc.ABC):
     def why(self) -> str:
         return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
 
+    @abc.abstractmethod
     def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> FloatArray | None:
         """The argument of `_unit` for the noise over time of these victims."""
-        return None
 
     @abc.abstractmethod
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
@@ -245,6 +245,9 @@ def _fingerprint(given: LinearAlgorithm | View, privacy: Privacy) -> Fingerprint
 
 class PoissonExposures(SampledExposures):
     rule, takes_correlated_steps = BY_SAMPLING, False
+
+    def _gram(self, algorithm: LinearAlgorithm, group: Exposed) -> None:
+        return None
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         return 1.0, curves.PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, self.privacy.adjacency)

@@ -43,8 +43,8 @@ class ShiftProblem:
     step t, message_j = x_j - eta_t (g_j(x_j) + noise_j(t)) / m_j; in a gossip round, message_j = x_j.
 
     Attributes:
-        mixing: |W_r|, R matrices of shape (n, n), entries >= 0; row j weighs what j receives. One object for equal
-            rounds.
+        mixing: |W_r|, R matrices of shape (n, n), entries >= 0; row j weighs what j receives; one object for equal
+            rounds saves memory.
         step_of_round: (R,) gradient step of each round, -1 for a gossip round; the steps 0 .. T - 1 in order.
         rates: (T,) public step sizes eta_t >= 0; a step with rate 0 moves nothing, and its noise hides nothing.
         lipschitz: (T,) L_t >= 0 such that x -> x - eta_t g_j(x) / m_j is L_t-Lipschitz for every node and record.

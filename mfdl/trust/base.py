@@ -127,7 +127,7 @@ class TrustModel(abc.ABC):
         return self.attackers(algorithm)
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> AlgorithmView:
-        """The view (A, B) of the attacker. Args: release: "none", "average" or "all" final models are published."""
+        """The view (A, B). Args: release: "none", "average" or "all" final models; default `default_release`."""
         check.instance(LinearAlgorithm, algorithm=algorithm)
         if check.integer_at_least(0, victim=victim) >= algorithm.num_nodes:
             raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {victim}.")

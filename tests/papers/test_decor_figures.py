@@ -284,7 +284,7 @@ def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, reproduc
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8)
     put = register_mnist(monkeypatch, tmp_path, images, np.arange(2112) % 10, 2048)
-    home = put(*data.mnist_files("train"), *data.registered_files.mnist_files("test"))
+    home = put(*data.mnist_files("train"), *data.mnist_files("test"))
     monkeypatch.setattr(mnist, "QUICK_STEPS", 2)
     answer = reproduced("decor-1c", "--data-home", home, out=tmp_path / "out")
     assert [part["verdict"] for part in answer["claims"]] == ["not settled"] * 2  # one seed

@@ -223,6 +223,8 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     refuses("trust model", dataclasses.replace, everybody, privacy=collusion)
     refuses("another algorithm", lambda: dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each)))
     refuses("at least one victim", Losses.from_sensitivities, algorithm, question, ())
+    twice = Losses.from_sensitivities(algorithm, question, everybody.sensitivities * 2)
+    assert twice.rows() == everybody.rows() * 2
 
 
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):

@@ -273,8 +273,8 @@ class NodeNoise:
     """The noise that is left of each victim's, arrays (victims,).
 
     Attributes: inverse: [(F F^T)^+]_uu, within `errors`; open: the victim's gradient shows without noise, or that
-        cannot be told; upper: only known to be at most this; undecided: nothing is told; tolerance: as `whitening`
-        says.
+        cannot be told; upper: only known to be at most this; undecided: nothing is told; tolerance: of
+        `WhitenedColumns`.
     """
 
     inverse: FloatArray
