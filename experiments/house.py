@@ -450,8 +450,8 @@ def reach(statements: str) -> Callable[[Project], list[str]]:
 
 COUNTS = (
     Count("files", "source files", 298, lambda project: [str(module.path) for module in project]),
-    Count("lines", "lines of source", 76_400, lines, total),
-    Count("characters", "characters of source", 3_650_000, characters, total),
+    Count("lines", "lines of source", 76_700, lines, total),
+    Count("characters", "characters of source", 3_666_000, characters, total),
     Count("test-lines", "lines of tests", 53_600, texts("tests/**/*.py", lambda text: len(text.splitlines())), total),
     Count("words", "words of pages", 45_000, PAGES, total),
     Count("long-pages", "pages of more than 1,500 words that are no theory", 0, long_pages),
@@ -459,7 +459,7 @@ COUNTS = (
     Count("names", "public names of the library", 250, public_names(re.compile(r"mfdl(\.\w+)?"))),
     Count("top-level", "names of `mfdl` itself", 40, public_names(re.compile("mfdl"))),
     Count("reach-trust", "lines that `import mfdl.trust` loads", 11_200, reach("import mfdl.trust"), total),
-    Count("reach-account", "lines that an account of an own trust model loads", 22_900, reach(ACCOUNT), total),
+    Count("reach-account", "lines that an account of an own trust model loads", 23_000, reach(ACCOUNT), total),
     Count("circles", "circles of imports", 0, circles),
     Count("largest-circle", "files in the largest circle", 0, circles, largest),
     Count("schemes", "`isinstance` on participation schemes outside participation and feeding", 0, scheme_questions),

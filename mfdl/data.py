@@ -136,6 +136,8 @@ def download_femnist(target: Path, alternative: str) -> None:
     """Writes all rows to a Parquet file.
 
     Telemetry of Flower Datasets is off, unless the program has imported flwr_datasets before or sets TELEMETRY itself.
+
+    Raises: MissingExtra: flwr-datasets is not installed; NotDelivered: it fails.
     """
     os.environ.setdefault(TELEMETRY, "0")
     flower = imported("flwr_datasets", f"fetching {FEMNIST_SOURCE}", alternative)
@@ -147,7 +149,10 @@ def download_femnist(target: Path, alternative: str) -> None:
 
 
 def read_femnist(path: Path, num_writers: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """`femnist` from a file, in the order of the file. Cost: about 50 microseconds an image."""
+    """`femnist` from a file, in the order of the file. Cost: about 50 microseconds an image.
+
+    Raises: InvalidInput: no such file of FEMNIST, or fewer writers; MissingExtra: pyarrow is not installed.
+    """
     imported("pyarrow", f"reading {path}")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -268,6 +273,8 @@ def names() -> tuple[str, ...]:
 def expand(wanted: Iterable[str]) -> tuple[str, ...]:
     """File names for names or folders of the registry, in order and without repetition.
 
+    Raises: InvalidInput: a name that is neither a file nor a folder of the registry.
+
     >>> expand(["libsvm", "libsvm/a9a"])
     ('libsvm/a9a', 'libsvm/a9a.t')
     """
@@ -287,6 +294,7 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     Args: name: one of `names()`; data_home: the data folder, see `home`.
     Raises: InvalidInput: unknown name; another content in its place; no source delivered it; a folder without access.
     Guarantees: no interrupted or wrong download is used.
+    Cost: one pass over the file for its checksum, on every call.
     """
     folder = home(data_home)
     require_known("data file", name, names())
@@ -394,7 +402,10 @@ def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDA
 
 
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """The array of bytes in an IDX file packed by gzip, the format of MNIST."""
+    """The array of bytes in an IDX file packed by gzip, the format of MNIST.
+
+    Raises: InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
+    """
     try:
         with gzip.open(check.path(path=path)) as stream:
             content = stream.read()

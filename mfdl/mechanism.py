@@ -108,7 +108,9 @@ class Mechanism(Calibrated):
             )
 
     def require_unchanged(self) -> None:
-        """Raises: InvalidInput: the algorithm is not, or no longer, the one that was accounted."""
+        """Raises: InvalidInput: the algorithm is not, or no longer, the one that was accounted.
+        Cost: that of the algorithm's content hash.
+        """
         if self.sampling is not None:
             from .privacy.sampled_views import require_noise_with_gradients
 
@@ -183,6 +185,7 @@ class Mechanism(Calibrated):
         Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
             trust model or with a smaller mu or epsilon than is accounted; of secret sampling, a trust model of your own
             that is not given.
+        Cost: of `anew`, that of the accounting in `account`.
         """
         stored = archive.read(path, MECHANISM)
         with archive.refusing(path, MECHANISM):
@@ -248,6 +251,8 @@ class Mechanism(Calibrated):
 
         Where the messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs.
         Elsewhere, and where participation or noise cannot be cut, it is that of the whole run. Cost: that of `account`.
+
+        Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
         """
         T, whole = self.algorithm.num_steps, self.guarantee
         if check.integer_at_least(0, steps=steps) > T:
@@ -350,6 +355,7 @@ class Mechanism(Calibrated):
             weights: the published model as step weights ("released:average:48") and the curvature of the loss.
             divisors: records in the batch of each node, shape (n,); default those of the algorithm, else 1.
         Raises, cost: those of `NoiseObjective.excess_loss`; UnsupportedMechanism: another recursion than plain gossip.
+        Cost: that of `NoiseObjective.excess_loss`.
         """
         from .objective import NoiseObjective
 

@@ -42,6 +42,9 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
 
     Columns are the edges (i, j), i < j, in increasing order; +1 at i and -1 at j.
 
+    Raises:
+        InvalidInput: `orientation` has another length than the list of edges, or an entry that is not +1 or -1.
+
     >>> incidence("path:n=3", orientation=[1, -1]).toarray()
     array([[ 1.,  0.],
            [-1., -1.],
@@ -73,6 +76,7 @@ def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> Floa
 
     Args: laplacian: L, dense or sparse, shape (n, n); for colluders that of the graph without them; sigma_ldp,
         sigma_cor: standard deviations of a node's private noise, and of what an edge shares with opposite signs.
+    Raises: InvalidInput: L is not a finite square matrix, or a standard deviation is negative or not finite.
     """
     R = check.square_array(laplacian=laplacian.toarray() if issparse(laplacian) else laplacian)
     R *= check.non_negative(sigma_cor=sigma_cor) ** 2

@@ -142,6 +142,8 @@ def calibrate(
     With secret sampling it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by
     samples of its own and its guarantee drawn afresh.
 
+    Cost: with secret sampling seconds for each target, once in a process.
+
     >>> import mfdl
     >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), 0.1)
     >>> bins = mfdl.BallsInBins(epochs=2, bins=3)

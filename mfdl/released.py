@@ -36,6 +36,8 @@ class ReleasedModel:
             them, weights halved every M steps back from the end. "average:M+G" says `rounds_of_gossip` too.
         rounds_of_gossip: G >= 0 averaging rounds after training, of what is released and nothing else.
 
+    Raises: InvalidInput: an unknown name, numbers that are no such ones, rounds given twice.
+
     >>> ReleasedModel("average:2").weights_by_step(4)
     array([0. , 0. , 0.5, 0.5])
     >>> ReleasedModel("exponential:1", rounds_of_gossip=2).describe()
@@ -65,7 +67,7 @@ class ReleasedModel:
         return parse(self.model).name == "last" and not self.rounds_of_gossip
 
     def weights_by_step(self, num_steps: int) -> FloatArray:
-        """a_r, shape (num_steps,), their sum 1."""
+        """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
         weights: StepWeights = MODELS.make(self.model)
         return weights(check.integer_at_least(1, num_steps=num_steps))
 

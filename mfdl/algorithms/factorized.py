@@ -205,6 +205,7 @@ def mafalda_bins(
     Args: noise_std: from M, shape (bins, bins), to a noise level; `mfdl.privacy.noise_of_bins(...)` makes it; weights:
         which models count in the error; default all alike.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
+    Cost: that of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
     known = participation.patterns_of_bins("mafalda-bins", "mafalda")

@@ -74,6 +74,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
     All arrays are kept read-only: what was accounted is what runs.
     Raises: InvalidInput: sizes that do not fit, steps out of order, a gossip round that injects something, a message
         used by a node that does not receive it, or noise in a message whose sender does not hold it.
+    Cost: what one product with the maps costs, for each distinct round.
     """
 
     name: str

@@ -284,6 +284,8 @@ def gradient_tracking(
         y_t = W y_{t-1} + v_t - v_{t-1},  v_t = momentum v_{t-1} + i_t,  theta_{t+1} = W (theta_t - eta_t y_t)
 
     A node sends theta - eta y and y. It is DIGing with averaging after the step; momentum is covered.
+
+    Raises: UnsupportedMechanism: weight decay, or several gossip rounds per step.
     """
     n, beta = dynamics.num_nodes, dynamics.momentum
     eye, none = sp.eye_array(n), None
@@ -311,6 +313,8 @@ def exact_diffusion(
         psi_{t+1} = theta_t - eta_t i_t,  theta_{t+1} = (I + W) / 2 (psi_{t+1} + theta_t - psi_t),  psi_0 = theta_0
 
     A node sends psi_{t+1} + theta_t - psi_t. EXTRA is the same with one gradient more on the way.
+
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     """
     n = dynamics.num_nodes
     eye, zero = sp.eye_array(n), sp.csr_array((n, n))
@@ -339,6 +343,8 @@ def delayed_dsgd(
 
     Weights and links are those of the step in which a message is used. An attacker sees a message when it is sent.
     delay = 0 is D-SGD.
+
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     """
     check.integer_at_least(0, delay=delay)
     n = dynamics.num_nodes
@@ -417,6 +423,8 @@ def local_steps(
         theta_{t+1} = W (theta_t - eta_t i_t) where a gossip is due, theta_t - eta_t i_t elsewhere
 
     T counts gradient steps.
+
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     """
     check.integer_at_least(1, steps=steps)
     n, T = dynamics.num_nodes, participation.num_steps

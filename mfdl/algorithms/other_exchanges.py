@@ -49,6 +49,8 @@ def push_sum(
     Weights are public, so a share of a sum shows z_t - (eta_t / w_t) i_t. D-SGD on the same gossip (`dp_dsgd`) leaves
     1 / w_t out: then nodes that many send to count more than others.
 
+    Cost: one round for each step, O(nodes + edges).
+
     >>> import mfdl, networkx
     >>> links = networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])
     >>> dynamics = mfdl.Dynamics(mfdl.gossip.push_sum(links, rounds=6), 0.1)
@@ -213,6 +215,8 @@ ENTERING = tuple(name for name in MAPS if SHAPES[name][1] in ("nodes", "injectio
 
 def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: str | None = None) -> LinearAlgorithm:
     """The algorithm as it runs when nodes drop out in some steps.
+
+    Cost: one round for each distinct pattern.
 
     >>> import mfdl
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")

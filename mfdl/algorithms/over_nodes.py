@@ -48,7 +48,8 @@ def tuned_decor(
 ) -> LinearAlgorithm:
     """DECOR with the ratio sigma_cor / sigma_ldp that leaves the least noise in the models, against any q nodes.
 
-    Args: coalition_size: q < n; horizon, weights: as for `corn`. The paper searches the ratio by training instead.
+    Args: coalition_size: q < n; horizon, weights: as for `corn`.
+    Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
     """
     solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
     return spatial_noise(dynamics, participation, solved, name="decor")

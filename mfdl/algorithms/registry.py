@@ -65,6 +65,10 @@ def settable_parameters(name: str) -> Mapping[str, Parameter]:
 
 
 def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as arguments of a mechanism's builder.
+
+    Raises: InvalidInput: not key=value, a key the mechanism does not have, a value of another type.
+    """
     entry, given = find_entry(name), list(settings)
     if entry is None and given:
         raise InvalidInput(f"mechanism {name!r} has no parameters, got {given[0]!r}.")

@@ -93,7 +93,10 @@ class AuditMatrix:
         return heat_map([cell.row() for cell in self.cells], self.level, ax, delta=delta)
 
     def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
-        """JSON, with the `extra` entries, CSV and a picture, each whole or not at all."""
+        """JSON, with the `extra` entries, CSV and a picture, each whole or not at all.
+
+        Raises: InvalidInput: the folder cannot be written.
+        """
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()

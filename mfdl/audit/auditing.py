@@ -74,6 +74,7 @@ class AuditPlan:
 
     @staticmethod
     def from_settings(settings: AuditSettings) -> AuditPlan:
+        """Raises: InvalidInput: arguments out of range, too few or too many trials, a view too large."""
         attack = (BinsAttack if settings.draws_bins else PublicAttack)(settings)
         claims = AuditedClaims.from_settings(settings)
         canaries = attack.candidates(list(claims.by_victim)) if claims.by_victim else []

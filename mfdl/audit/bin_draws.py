@@ -154,7 +154,10 @@ class Sampler:
     bins: int
 
     def tested(self, *, seed: int, failure: float) -> TestedDraws:
-        """What `NUM_RUNS` runs show, refuting good draws with probability at most `failure`."""
+        """What `NUM_RUNS` runs show, refuting good draws with probability at most `failure`.
+
+        Cost: the T batches of a first run, and those of an epoch of the others.
+        """
         n, b, share = self.num_nodes, self.bins, failure / NUM_STATISTICAL_TESTS
         records = max(LEAST_RECORDS, math.ceil(2 * b * math.log(2 * b / share) / (NUM_RUNS * n)))
         key = NoiseKey.from_seed(seed).derive("audit draws")

@@ -175,7 +175,10 @@ def with_models(rows: FloatArray, models: FloatArray, release: str) -> FloatArra
 
 
 def by_round(algorithm: LinearAlgorithm, messages: ArrayLike) -> FloatArray:
-    """Messages given by step or by round, as (rounds, messages of a round, d); nothing is broadcast."""
+    """Messages given by step or by round, as (rounds, messages of a round, d).
+
+    Raises: InvalidInput: another shape; nothing is broadcast.
+    """
     R, S, T = len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_steps
     sent = _numbers("messages", messages)
     by_step, of_round = (T, R * S // T), (R, S)
@@ -260,6 +263,10 @@ class Observation:
     def from_trust(
         algorithm: LinearAlgorithm, trust: TrustModel, victim: int, *, release: str | None = None
     ) -> Observation:
+        """The view of one trust model with a single view, without feedback.
+
+        Raises: InvalidInput: the view is too large for dense matrices.
+        """
         view = trust.view(algorithm, victim, release=release)
         rows, columns = max(view.noise.shape[0], view.axis.size), view.noise.shape[1]
         if rows > MAX_ROWS or columns > MAX_COLUMNS:

@@ -185,6 +185,7 @@ class OneRunPlan:
 
     @staticmethod
     def from_settings(settings: OneRunSettings) -> OneRunPlan:
+        """Raises: InvalidInput: arguments out of range, or a view too large."""
         claims = AuditedClaims.from_settings(settings)
         finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
         worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)

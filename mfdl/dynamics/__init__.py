@@ -153,6 +153,8 @@ class Dynamics:
     def learning_rates(self, num_steps: int) -> FloatArray:
         """eta_t for t < num_steps, shape (num_steps,), an own array.
 
+        Raises: InvalidInput: a schedule of another length than num_steps.
+
         >>> from mfdl import gossip
         >>> Dynamics(gossip.metropolis_hastings("ring:n=4"), 1 / np.sqrt([1, 4, 16])).learning_rates(3)
         array([1.  , 0.5 , 0.25])

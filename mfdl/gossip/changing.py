@@ -76,6 +76,7 @@ def peer_sampling(num_nodes: int, rounds: int, peers: int, seed: int) -> GossipS
 
     Rows sum to one, columns do not: the average of all models is preserved in expectation only.
 
+    Raises: InvalidInput: rounds or peers below 1, more peers than other nodes, seed below 0.
     Cost: O(n peers) a round. Source: epidemic learning, arXiv:2310.01972.
     """
     n, peers = check.integer_at_least(2, num_nodes=num_nodes), check.integer_at_least(1, peers=peers)
@@ -96,6 +97,7 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
 
     Args: gossip: of all links; rate: in [0, 1); seed >= 0, public.
     Guarantees: rows sum to one; symmetric where `gossip` is.
+    Raises: InvalidInput: a number out of range.
     """
     rng, rate = _generator(seed), checked_share(rate)
 
@@ -113,6 +115,7 @@ def node_dropout(gossip: Gossip, present: ArrayLike) -> GossipSequence:
 
     Args: present: which nodes are online in each round, bool (rounds, n): `sampled_presence`, `churn`, or your own.
     Guarantees: rows sum to one; symmetric where `gossip` is.
+    Raises: InvalidInput: another shape or type.
     """
     check.instance(Gossip, gossip=gossip)
     online = presence(present, gossip.num_nodes)
@@ -132,6 +135,8 @@ def sampled_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Pre
 
 def churn(gossip: Gossip, rounds: int, offline: Mapping[Hashable, Sequence[tuple[int, int]]]) -> Present:
     """Nodes that leave and come back: bool (rounds, n), for `node_dropout`.
+
+    Raises: InvalidInput: an unknown node, or an interval outside the rounds.
 
     >>> from mfdl.gossip import uniform
     >>> churn(uniform("ring:n=3"), 4, {1: [(1, 3)]})[:, 1]
@@ -227,6 +232,8 @@ Walk = NDArray[np.intp]
 
 def sampled_walk(transition: Gossip, steps: int, seed: int, start: Hashable | None = None) -> Walk:
     """A random walk: from node i the token goes to node j with probability W[i, j], anew in each step.
+
+    Raises: InvalidInput: a number out of range, an unknown node.
 
     >>> from mfdl.gossip import metropolis_hastings
     >>> sampled_walk(metropolis_hastings("ring:n=4"), steps=5, seed=0, start=2)

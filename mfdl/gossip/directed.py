@@ -44,6 +44,7 @@ class PushSum(GossipSequence):
 
     Attributes: push_weights: w_t of each round and after the last, shape (rounds + 1, n), read-only, > 0.
     Guarantees: w_{t+1}^T W_t = w_t^T up to rounding: sum_i w_ti z_ti is preserved.
+    Raises: InvalidInput: weights of another shape, not > 0, or inconsistent with the matrices.
     """
 
     push_weights: FloatArray = field(default_factory=lambda: np.ones((1, 1)))

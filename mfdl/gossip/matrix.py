@@ -213,6 +213,8 @@ class GossipMatrix(Gossip):
 
         Forced along the edges of a spanning tree, then verified for every entry, within 1e-12 relative; None also if d
         exceeds the range of float64.
+
+        Cost: O(n + stored entries).
         """
         measure = np.ones(self.num_nodes) if self.is_symmetric else _measure_from_spanning_forest(self.weights)
         return None if measure is None else read_only(measure)
@@ -222,6 +224,8 @@ class GossipMatrix(Gossip):
         """All n eigenvalues, decreasing, read-only, of symmetric W that is a convolution over a product of cycles.
 
         Rings, tori, hypercubes, complete graphs, nodes numbered row by row; else None.
+
+        Cost: O(stored entries + n log n).
         """
         eigenvalues = convolution_spectrum(self.weights) if self.is_symmetric else None
         return None if eigenvalues is None else read_only(np.sort(eigenvalues)[::-1].copy())
@@ -247,7 +251,10 @@ class GossipMatrix(Gossip):
 
     @cached_property
     def spectral_interval(self) -> tuple[float, float]:
-        """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node."""
+        """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node.
+
+        Cost: that of `spectrum` up to MAX_EIGENVALUES nodes or in closed form, else of Lanczos: products with W.
+        """
         if self.num_nodes == 1:
             return 0.0, 0.0
         if self.closed_spectrum is None and self.num_nodes > MAX_EIGENVALUES:
@@ -382,7 +389,10 @@ MAX_SHAPES = 32
 
 
 def convolution_spectrum(W: csr_array) -> FloatArray | None:
-    """All n eigenvalues of a symmetric W, in no order, where it is such a convolution; else None."""
+    """All n eigenvalues of a symmetric W, in no order, where it is such a convolution; else None.
+
+    Cost: O(stored entries) for each shape tried, O(n log n) where one fits; memory O(n).
+    """
     n = W.shape[0]
     if (np.diff(W.indptr) != W.indptr[1]).any():
         return None

@@ -246,6 +246,7 @@ class SteppedRows:
         return StreamState(self._position, self._state.copy(), self._mark(self._position))
 
     def resume(self, state: StreamState) -> None:
+        """Raises: InvalidInput: a state of another stream."""
         if state.rows.shape != self._state.shape or not 0 <= state.position <= self._encoder.size:
             raise InvalidInput(
                 f"state must be of a stream with rows of shape {self._state.shape} over {self._encoder.size} steps, "

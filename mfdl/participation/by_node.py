@@ -74,6 +74,7 @@ class ParticipationByNode(Participation):
         return self.participations[0].num_steps
 
     def at_node(self, node: int) -> Participation:
+        """Raises: InvalidInput: no such node."""
         if check.integer_at_least(0, node=node) >= self.num_nodes:
             raise InvalidInput(f"node must be below {self.num_nodes}, the nodes with a participation, got {node}.")
         return self.participations[node]
@@ -173,6 +174,7 @@ class JointParticipation(Participation):
 
     @classmethod
     def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
+        """Raises: InvalidInput: same steps of differing schemes."""
         parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))

@@ -163,6 +163,7 @@ class Participation(abc.ABC):
         return None
 
     def require_nodes(self, num_nodes: int) -> None:
+        """Raises: InvalidInput: it was given for another number of nodes."""
         if self.num_nodes not in (None, num_nodes):
             raise InvalidInput(
                 f"participation is given for {self.num_nodes} nodes, but there are {num_nodes}; give one participation "

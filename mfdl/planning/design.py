@@ -62,6 +62,8 @@ class Design:
         participation: "cyclic" (public batches) or "balls-in-bins" (secret ones, at least two of them).
         release_model: what is published, as `ReleasedModel` reads it; polynomial: of the rounds, as of `Dynamics`.
 
+    Raises: InvalidInput: a value out of range, or an unknown name.
+
     >>> design = Design.parse("dp-dsgd,b=16,k=10,bins,rounds=5,average:80")
     >>> design.num_steps, design.participation, design.name
     (160, 'balls-in-bins', 'dp-dsgd,b=16,k=10,bins,rounds=5,average:80')
@@ -208,6 +210,8 @@ def _base(mechanism: str) -> str:
 
 def released_for_share(model: str, num_steps: int) -> str:
     """A released model for a number of steps: "average:50%" is the mean of the last half of them.
+
+    Raises: InvalidInput: a share outside (0, 100].
 
     >>> released_for_share("average:50%", 160), released_for_share("average:50%+3", 5), released_for_share("last", 5)
     ('average:80', 'average:3+3', 'last')

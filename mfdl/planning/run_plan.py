@@ -167,6 +167,7 @@ class RunPlan(Shown):
         )
 
     def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a data frame. Raises: MissingExtra: pandas is not installed."""
         rows = self.rows
         return data_frame(rows, list(rows[0]))
 

@@ -142,6 +142,10 @@ def public_exposures(
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> PublicExposures:
+    """The accountant of public patterns; see `sensitivity_by_victim`.
+
+    Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
+    """
     q = privacy
     require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
     gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is reported before any work
@@ -220,6 +224,10 @@ class ViewExposures(PublicExposures):
 
 
 def view_exposures(view: View, privacy: Privacy, *, victims: Sequence[Victim] | None = None) -> ViewExposures:
+    """The accountant of matrices; see `view_losses`.
+
+    Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
+    """
     q = privacy_of_view(view, privacy)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):

@@ -65,6 +65,7 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
 
     Guarantees: never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at most
         1e-9 + 1e-14 |log delta| when mu <= 1e5.
+    Raises: InvalidInput: an argument is negative, nan or not a number.
     """
     mu = check.non_negative_or_inf(mu=mu)
     epsilon = check.non_negative_or_inf(epsilon=epsilon)
@@ -77,6 +78,8 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
     """Smallest delta for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up.
+
+    Raises: InvalidInput: mu or epsilon is negative, nan or not a number.
 
     >>> round(delta_from_mu(1.0, 1.0), 6)
     0.126937
@@ -94,6 +97,8 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up.
+
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
 
     >>> round(epsilon_from_mu(1.0, 1e-6), 3)
     4.887
@@ -119,6 +124,8 @@ def _least_epsilon(mu: float, target: float) -> float:
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Largest mu > 0 whose mechanism is (epsilon, delta)-DP, rounded down: calibration that never overshoots.
+
+    Raises: InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
 
     >>> round(mu_from_epsilon(3.0, 1e-5), 4)
     0.7191
@@ -165,7 +172,10 @@ def _log_rounded_down(delta: float) -> float:
 
 
 def renyi_epsilon(mu: float, order: float) -> float:
-    """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, order >= 1, rounded up."""
+    """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, order >= 1, rounded up.
+
+    Raises: InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
+    """
     mu = check.non_negative_or_inf(mu=mu)
     order = check.positive(order=order)
     if order < 1:
@@ -179,6 +189,8 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     """The looser epsilon of Rényi accounting, rho + 2 sqrt(rho log(1/delta)) with rho = mu^2 / 2, rounded up.
 
     Papers that account by Rényi DP report it, at the best order 1 + sqrt(log(1/delta) / rho).
+
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     # seven roundings at most, each within u
     return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
@@ -188,6 +200,8 @@ def mu_from_renyi(epsilon: float, delta: float) -> float:
     """The mu whose `epsilon_from_renyi` is epsilon, rounded down: what papers that account by Rényi DP allow.
 
     sqrt(2) (sqrt(L + epsilon) - sqrt(L)) with L = log(1/delta); `mu_from_epsilon` allows more.
+
+    Raises: InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
 
     >>> round(mu_from_renyi(3.0, 1e-5), 4)
     0.589
@@ -199,6 +213,8 @@ def mu_from_renyi(epsilon: float, delta: float) -> float:
 
 def compose(mus: Iterable[float]) -> float:
     """mu of independent Gaussian releases seen together, sqrt(sum of mu^2), rounded up; 0 for no release.
+
+    Raises: InvalidInput: some mu is negative or nan.
 
     >>> compose([3.0, 4.0]), compose([]), compose([0.5])
     (5.0, 0.0, 0.5)
@@ -219,6 +235,8 @@ def compose(mus: Iterable[float]) -> float:
 def record_shift(adjacency: str, clip_norm: float) -> float:
     """How far one record can move a sum of clipped gradients: clip_norm, or 2 * clip_norm under replace-one.
 
+    Raises: InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
+
     >>> [record_shift(adjacency, 1.0) for adjacency in ADJACENCIES]
     [1.0, 1.0, 2.0]
     """
@@ -232,6 +250,8 @@ def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) 
 
     Accountant, calibration and executor all call this one function, so mu is 1 / noise_multiplier under every
     adjacency.
+
+    Raises: InvalidInput: an argument is out of range, or the product is not finite.
     """
     product = (
         check.non_negative(noise_multiplier=noise_multiplier)
@@ -243,6 +263,9 @@ def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) 
 
 def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float) -> float:
     """mu = sensitivity * record_shift / noise_std: the smallest float that is not below the exact quotient.
+
+    Raises: InvalidInput: an argument is out of range or nan.
+    Guarantees: the smallest float that is not below the exact quotient of the three floats given.
 
     >>> mu_from_noise_std(3.0, 2.0, 1.5), mu_from_noise_std(3.0, 2.0, 0.0), mu_from_noise_std(0.0, 2.0, 0.0)
     (4.0, inf, 0.0)

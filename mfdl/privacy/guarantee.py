@@ -182,7 +182,10 @@ class Guarantee(Statement):
         return AccountedEvent(curve.dp_event(), "\n".join(lines))
 
     def by_victim(self) -> dict[str, PrivacyCurve]:
-        """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited."""
+        """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.
+
+        Cost: of a guarantee that was accounted here, that of `Losses.curves`.
+        """
         if self.victims:
             return dict(self.victims)
         return {self.victim: self.curve} if self._by_victim is None or not self.seal else dict(self._by_victim())
@@ -249,7 +252,7 @@ class Guarantee(Statement):
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON; readers see the old file or the whole new one."""
+        """Write JSON; readers see the old file or the whole new one. Raises: InvalidInput: it cannot be written."""
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 

@@ -291,7 +291,10 @@ def _fields_in(text: str) -> dict[str, str]:
 
 
 def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
-    """The arguments of the constructor, without `source`, from a JSON object."""
+    """The arguments of the constructor, without `source`, from a JSON object.
+
+    Raises: InvalidInput: another format, a missing or unknown field, lists that are none.
+    """
     if not isinstance(data, dict):
         raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
     version = data.get("format")
@@ -322,6 +325,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
+    """The JSON value of a file. Raises: InvalidInput: it cannot be read, or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

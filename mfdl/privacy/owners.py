@@ -36,6 +36,8 @@ class Owners:
 
     Attributes: most: q, 1 beside groups; groups: sorted.
 
+    Raises: InvalidInput: no integer >= 1, or groups that are not of two or more distinct node indices.
+
     >>> Owners(2).describe(), Owners([(3, 0)]).describe()
     ('any 2 nodes', 'nodes 0 and 3')
     """
@@ -66,7 +68,11 @@ class Owners:
         return self.most > 1 or bool(self.groups)
 
     def among(self, nodes: Sequence[int], num_nodes: int) -> list[tuple[int, ...]]:
-        """The groups; for q nodes all groups of q of these nodes, at most MAX_GROUPS."""
+        """The groups; for q nodes all groups of q of these nodes, at most MAX_GROUPS.
+
+        Raises: InvalidInput: a group with a node that does not exist, or more owners than nodes. UnsupportedMechanism:
+            over MAX_GROUPS groups.
+        """
         for group in self.groups:
             require_nodes(group, num_nodes)
         if self.most > num_nodes:
@@ -117,6 +123,7 @@ def checked_victim(given: Any) -> Victim:
 
 
 def require_nodes(victim: Victim, num_nodes: int) -> None:
+    """Raises: InvalidInput: a node that does not exist."""
     if (largest := victim_nodes(victim)[-1]) >= num_nodes:
         raise InvalidInput(f"victim must be a node index below {num_nodes}, got {largest}.")
 
@@ -126,6 +133,7 @@ def victim_nodes(victim: Victim) -> tuple[int, ...]:
 
 
 def require_one_owner(unit: str, groups: Sequence[tuple[int, ...]]) -> None:
+    """Raises: InvalidInput: groups of owners where all data of a node are protected."""
     if groups and unit == "user":
         raise InvalidInput(
             f"unit 'user' protects all data of one node, so it takes no owners, got {nodes_in_words(groups[0])}; give "
@@ -134,6 +142,7 @@ def require_one_owner(unit: str, groups: Sequence[tuple[int, ...]]) -> None:
 
 
 def require_unshared(owners: Owners, victims: Iterable[Any] | None, sampling: str) -> None:
+    """Raises: UnsupportedMechanism: records with several owners under secret sampling."""
     named = victims if isinstance(victims, Iterable) else ()
     if owners.shared or any(isinstance(victim, (tuple, list, set, frozenset)) for victim in named):
         raise UnsupportedMechanism(

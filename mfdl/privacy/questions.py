@@ -103,6 +103,7 @@ class Privacy:
         object.__setattr__(self, "owners", Owners.from_value(self.owners))
 
     def require_only(self, allowed: Collection[str], who: str) -> None:
+        """Raises: InvalidInput: a field that is not among those allowed differs from its default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             default = Owners() if field.name == "owners" else field.default
@@ -111,7 +112,7 @@ class Privacy:
 
     @property
     def record_shift(self) -> float:
-        """How far one record moves a sum of clipped gradients."""
+        """How far one record moves a sum of clipped gradients. Raises: InvalidInput: adjacency or clip_norm."""
         return gaussian.record_shift(self.adjacency, self.clip_norm)
 
     def scheme(self, algorithm: LinearAlgorithm | View) -> Participation:
@@ -128,6 +129,7 @@ class Privacy:
         return self.participation
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
+        """The scheme, if it has public patterns. Raises: UnsupportedMechanism: it has none."""
         scheme = self.scheme(algorithm)
         scheme.require_public()
         return scheme
@@ -138,6 +140,7 @@ class Target:
     """The target of calibrated noise: a mu > 0, or an epsilon > 0 at a delta in (0, 1).
 
     Attributes: by: which bounds choose the noise of Poisson sampling.
+    Raises: InvalidInput: none or two targets, or a number out of range.
     """
 
     mu: float | None = None
@@ -176,6 +179,7 @@ class Target:
 
 
 def require_noise(noise_std: float | None, noise_multiplier: float | None) -> None:
+    """Raises: InvalidInput: none or two, or one out of range."""
     if (noise_std is None) == (noise_multiplier is None):
         raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
     for name, value in (("noise_std", noise_std), ("noise_multiplier", noise_multiplier)):
@@ -236,11 +240,13 @@ class Fingerprint:
         unit: str,
         owners: Owners | None = None,
     ) -> Fingerprint:
+        """Cost: no n x n work for shipped trust models."""
         scheme = participation_hash(participation, owners)
         return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
+        """The inverse of `text`. Raises: InvalidInput: another form."""
         parts = text.split(SEPARATOR) if isinstance(text, str) else []
         if len(parts) != 5:
             raise InvalidInput(f"a fingerprint must have 5 parts joined by {SEPARATOR!r}, got {text!r}.")

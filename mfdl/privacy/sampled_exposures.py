@@ -418,6 +418,7 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     """The noise that a target requires of local encoders under balls-in-bins, for `factorize_balls_in_bins`.
 
     Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
+    Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
     """
     epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
     curves.BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either

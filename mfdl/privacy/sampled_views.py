@@ -62,6 +62,7 @@ class StepBound:
 
 
 def step_bound(gram: ViewGram, *, adaptive: bool) -> StepBound:
+    """N and lambda of X. Raises: UnsupportedMechanism: more than `MAX_STEPS` steps."""
     T = len(gram.values)
     if T > MAX_STEPS:
         raise UnsupportedMechanism(f"hidden messages are accounted up to {MAX_STEPS:,} steps, got {T:,}.")
@@ -110,6 +111,7 @@ class AttackerViews:
         return {u: float(bound.gram.sum()) if math.isfinite(bound.largest) else math.inf for u, bound in bounds}
 
     def bound(self, victims: Sequence[int], *, adaptive: bool) -> StepBound:
+        """The bound of the worst of these victims, over all views of them. Raises: as `view_grams` and `step_bound`."""
         bounds = self._bounds(adaptive)
         return functools.reduce(StepBound.worst_with, (bounds[u] for u in victims if u in bounds))
 

@@ -184,6 +184,7 @@ class VictimSensitivity:
         return Gaussian(mu, privacy.adjacency, self.number(adaptive=adaptive).bound)
 
     def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
+        """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
         return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), privacy.record_shift)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:

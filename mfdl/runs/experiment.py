@@ -42,6 +42,7 @@ class Experiment(Protects, OnGraph):
         clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
             with the latter.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
+    Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
 
     command: ClassVar[str] = "compare"

@@ -52,6 +52,7 @@ def pairwise_losses(
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
         accounting: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
+    Raises: InvalidInput: jobs below 1, or refusals of `sensitivity_by_victim`.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
     everybody = list(range(algorithm.num_nodes))
@@ -201,6 +202,8 @@ def pairwise(
     progress: Progress = "auto",
 ) -> PairwiseLosses:
     """Every node against every attacker.
+
+    Raises: InvalidInput: as for `mfdl.account`, or no attacker.
 
     >>> from mfdl import Dynamics, EveryStep, Privacy, algorithms, gossip
     >>> path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))

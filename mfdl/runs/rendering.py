@@ -212,7 +212,10 @@ def plot_budgets(
     caption: bool = True,
     width: float = 7.0,
 ) -> Figure | Axes:
-    """Final test loss over the budgets of a comparison, or the given axes with the curves; width in inches."""
+    """Final test loss over the budgets of a comparison, or the given axes with the curves; width in inches.
+
+    Raises: InvalidInput: a metric that was not measured.
+    """
     require_known("metric", metric, WORDS)
     if any(result_key("final", metric) not in run for run in result["runs"]):
         raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")

@@ -146,6 +146,7 @@ class RunSteps:
     Attributes: conditions: by name (`CONDITIONS`); steps: finished at each evaluation, shape (E,); nodes: labels, as
         text; values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape
         (E, n); of the average model, (E,).
+    Raises: InvalidInput: arrays of other shapes.
     """
 
     conditions: Mapping[str, Any]
@@ -183,6 +184,7 @@ class RunSteps:
         return {name: each_step[name] if name in each_step else np.full(len(self), same[name]) for name in order}
 
     def to_pandas(self) -> pandas.DataFrame:
+        """`columns` as a data frame. Raises: MissingExtra: pandas is not installed."""
         installed = errors.imported("pandas", "a data frame", "take columns(), which gives arrays")
         frame: pandas.DataFrame = installed.DataFrame(self.columns())
         return frame
@@ -192,11 +194,15 @@ class RunSteps:
 
 
 def save_steps(path: str | os.PathLike[str], runs: Iterable[RunSteps]) -> Path:
+    """Writes the steps of runs, atomically. Raises: InvalidInput: the path cannot be written."""
     return archive.write(path, KIND, {"runs": list(runs)})
 
 
 def load_steps(path: str | os.PathLike[str]) -> list[RunSteps]:
-    """The steps of runs from `steps.mfdl` of a comparison, or from a cell's file of a sweep."""
+    """The steps of runs from `steps.mfdl` of a comparison, or from a cell's file of a sweep.
+
+    Raises: InvalidInput: no such file, or a damaged one.
+    """
     content = archive.read(path, KIND)
     with archive.refusing(path, KIND):
         return list(content["runs"])
@@ -217,7 +223,10 @@ class Status:
 
 
 class Store:
-    """The cells of a folder. One process at a time writes, any number may read."""
+    """The cells of a folder. One process at a time writes, any number may read.
+
+    Raises: InvalidInput: a folder that cannot be written.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = check.path(folder=folder)
@@ -225,6 +234,7 @@ class Store:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """A folder that holds a sweep. Raises: InvalidInput: it holds none, or its sweep.json cannot be read."""
         store = cls(folder)
         if not (store.folder / SWEEP).is_file():
             raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
@@ -232,7 +242,10 @@ class Store:
         return store
 
     def sweep(self) -> dict[str, Any]:
-        """The content of sweep.json; without the file that of a sweep without cells."""
+        """The content of sweep.json; without the file that of a sweep without cells.
+
+        Raises: InvalidInput: it cannot be read.
+        """
         path = self.folder / SWEEP
         if not path.exists():
             return {"cells": [], "config": None, "versions": versions()}

@@ -92,6 +92,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     """Bounds on sens^2 of a banded C; None for a kind of patterns that no rule here covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
+    Cost: O(T w^2) time and O(T w) memory; for min-separation also up to 40 passes of O(T w) (`chains`).
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -244,6 +245,7 @@ def toeplitz_bound(c: Coefficients, participation: Participation) -> PatternBoun
     """Bounds on sens^2 of a Toeplitz C; None for a kind of patterns that no rule above covers.
 
     Guarantees: those of `banded_bound`.
+    Cost: O(T) time and memory, O(T k) where signs differ or for one step of each block.
     """
     if not np.isfinite(c.high).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -408,6 +410,7 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
     """Bounds on max over patterns and ||g_t|| <= 1 of ||C g||^2, with the guarantees of `banded_bound`.
 
     Raises: UnsupportedMechanism: a participation that takes C^T C as an array, over more steps than that is formed for.
+    Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
     """
     bounds = [each for each in _by_structure(encoder, participation) if each is not None]
     best = _best(bounds) if bounds else None

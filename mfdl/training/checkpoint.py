@@ -51,6 +51,7 @@ def save(
     Args: step: number of finished steps; metadata: plain JSON values; private: names of the tensors and metadata that
         must not be published, default all tensors.
     Guarantees: after a crash `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are written.
+    Raises: InvalidInput: the folder cannot be written, metadata is not plain JSON or holds a secret.
     """
     step = check.integer_at_least(0, step=step)
     plain = json.loads(_canonical(_plain(dict(metadata), "metadata")))
@@ -82,6 +83,10 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
+    """Reads the checkpoint of a folder.
+
+    Raises: InvalidInput: no checkpoint, a file that cannot be read, another format version, or damaged content.
+    """
     path = Path(folder) / FILE
     content = archive.read(path, CHECKPOINT)
     with archive.refusing(path, CHECKPOINT):

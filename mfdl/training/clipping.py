@@ -210,6 +210,7 @@ def clip_factor(
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
         exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
         relative amount of at most twice `relative_slack`.
+    Raises: InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
     """
     rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
     if dtype not in (torch.float32, torch.float64):
@@ -279,6 +280,7 @@ def clipped_sums(
         Every summand has exact norm <= clip_norm; a masked record and one with a non-finite gradient contribute zero.
         The rounding of the sum itself is not covered: two sums of B summands that differ in one of them
         differ by at most clip_norm (1 + 2 B^2 eps) with eps of the dtype (1e-5 relative at B = 7 in float32).
+    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
     norms = gradient_norms(gradients)
@@ -298,6 +300,7 @@ def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: floa
     Guarantees:
         Every row has exact norm <= clip_norm, and is zero where it is not present or not finite. Whatever becomes of
         the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by zero.
+    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]
 
@@ -383,6 +386,8 @@ def ghost_clipped_sums(
         The rounding of a sum is covered for one record alone. Two sums of B summands that differ in one of them differ,
         rounded to a type of spacing eps, by at most clip_norm (1 + 2 B eps + B^2 P 2^-36): the bound is at least
         2^-14 T, so c T <= 2^14 clip_norm for each record, and float64 errs in a sum by 1.01 (B P + 1) u B times that.
+    Raises:
+        InvalidInput: as `clip_factor`; the shapes are not checked here.
     Cost: 2 n B P I O float64 operations per weight, and for norms 2 n B P^2 (I + O) if P > 1; memory
         n I O + n B P (I + O + P).
     """

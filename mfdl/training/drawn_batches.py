@@ -30,6 +30,7 @@ class DrawnBatches(abc.ABC):
     """The batches of one run, of an instance of period 1, by the key of its noise (draws have domains of their own).
 
     Attributes: repeats_after: steps after which the same batches return; None: each is drawn anew.
+    Raises: InvalidInput: another period, or no key.
     """
 
     domain: str

@@ -137,6 +137,7 @@ class Executor:
         Noise is added in float64 and rounded with what it hides, both only read: of an array on a CPU in one pass.
 
         Args: rule: maps privatised sums to directions, where noise enters with gradients.
+        Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
         """
         if not 0 <= t < len(self.rounds_of_step):
             raise InvalidInput(

@@ -83,6 +83,10 @@ class RoundedNormals:
         self._more = prf(secret, "more bits")
 
     def row(self, step: int, dim: int, scale: float) -> NDArray[np.int64]:
+        """Integers of one step, shape (dim,).
+
+        Raises: InvalidInput: scale outside [0, LARGEST_SCALE], or more than LONGEST coordinates.
+        """
         if not 0 <= scale <= LARGEST_SCALE:
             raise InvalidInput(f"scale must lie in [0, 2^40], got {scale:g}; take a coarser grid.")
         if dim > LONGEST:
@@ -170,7 +174,11 @@ WholeNumbers = NDArray[np.int64]
 
 
 def on_grid(algorithm: LinearAlgorithm, bits: int = 12) -> LinearAlgorithm:
-    """The algorithm with its encoders rounded to multiples of 2^-bits, to be calibrated like any other."""
+    """The algorithm with its encoders rounded to multiples of 2^-bits, to be calibrated like any other.
+
+    Raises: UnsupportedMechanism: noise that nodes share; InvalidInput: bits outside 0 .. MOST_BITS, or a diagonal entry
+        that becomes zero.
+    """
     noise = _local(algorithm.noise)
     if check.integer_at_least(0, bits=bits) > MOST_BITS:
         raise InvalidInput(f"bits must be at most {MOST_BITS}, got {bits}.")
@@ -214,7 +222,10 @@ class GridSums(SingleCopy):
         self.released: list[WholeNumbers] | None = [] if bands else None
 
     def added(self, contributions: torch.Tensor, earlier: torch.Tensor | int = 0) -> torch.Tensor:
-        """Clipped gradients, shape (records, d), as an int64 sum of grid steps (d,) on an earlier one."""
+        """Clipped gradients, shape (records, d), as an int64 sum of grid steps (d,) on an earlier one.
+
+        Raises: InvalidInput: more than MOST_RECORDS records.
+        """
         if len(contributions) > MOST_RECORDS:
             raise InvalidInput(
                 f"a batch on a grid must have at most {MOST_RECORDS} records, got {len(contributions)}; take smaller "
@@ -225,7 +236,10 @@ class GridSums(SingleCopy):
         return (truncated.sum(0) + earlier).clamp(-self._largest, self._largest)
 
     def privatised(self, t: int, contributions: torch.Tensor) -> FloatArray:
-        """S_t, shape (d,), of the clipped gradients of step t, or of their sum by `added`; steps in order."""
+        """S_t, shape (d,), of the clipped gradients of step t, or of their sum by `added`; steps in order.
+
+        Raises: InvalidInput: as `added`; steps out of order where noise is correlated.
+        """
         if self.released is not None and t != len(self.released):
             raise InvalidInput(f"step must be {len(self.released)}, the next one, got {t}; make the node anew.")
         total = (self.added(contributions) if contributions.ndim == 2 else contributions).cpu().numpy()
@@ -233,7 +247,10 @@ class GridSums(SingleCopy):
         return self._take(t, total, y)
 
     def resume(self, released: list[WholeNumbers]) -> None:
-        """Resumes after the steps of the given y; sums follow from them and the keys."""
+        """Resumes after the steps of the given y; sums follow from them and the keys.
+
+        Raises: InvalidInput: y of other keys, or of another encoder.
+        """
         self._sums.clear()
         self._privatised.clear()
         self.released = []

@@ -67,6 +67,7 @@ class NoiseKey:
         Guarantees:
             Contexts that differ in any part, in its type or in where parts are cut give different keys (up to
             a collision of HMAC-SHA256). The secret of the parent cannot be computed from the child's.
+        Raises: InvalidInput: no context, or a part that is not a str, int or bytes.
         """
         if not context:
             raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
@@ -119,6 +120,7 @@ def normals_block(
     Args: steps, nodes: integers in [0, 2^64), in any order; dim: normals per (node, step), of which the first k are the
         same for every dim >= k; tensor: number in [0, 2^32) of a parameter tensor; the executor has tensor 0 alone.
     Guarantees: a pure function of (key, node, step, tensor), which share no random bits.
+    Raises: InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     """
     require_key(key=key)
     node_words = _counter_words(nodes=nodes)

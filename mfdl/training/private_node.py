@@ -49,6 +49,8 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
     Where noise is many times a gradient, as shared noise may be, take tensors of float64, add, and round the sum: a
     gradient that meets rounded noise is rounded to the grid of that, and a record may then move it by more.
 
+    Raises: InvalidInput: another number of entries, or a parameter whose type is no real floating-point one.
+
     >>> stream_row = np.arange(3.0)
     >>> shaped_like(stream_row, torch.nn.Linear(2, 1))["bias"]
     tensor([2.])
@@ -378,7 +380,10 @@ class PrivateNode(SingleCopy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes after the steps of a saved node, with the same mechanism, model and keys; never back."""
+        """Resumes after the steps of a saved node, with the same mechanism, model and keys; never back.
+
+        Raises: InvalidInput: a state of another mechanism, node, model or key, or one from before this node's step.
+        """
         for name, expected in self._identity().items():
             if state.get(name) != expected:
                 raise InvalidInput(

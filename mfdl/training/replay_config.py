@@ -101,6 +101,9 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
     clip_norm does not apply to it, so guarantees that assume such a constant require c_t = 1.
+
+    Raises: InvalidInput: no number > 0 at some step, another count than steps, or clips that span too much; a c_t other
+        than 1 under a guarantee that rests on a Lipschitz constant.
     """
     num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
@@ -122,7 +125,10 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
-    """The rule that a text names, at a mechanism's clipping norm; under a Lipschitz constant the flat one alone."""
+    """The rule that a text names, at a mechanism's clipping norm; under a Lipschitz constant the flat one alone.
+
+    Raises: InvalidInput: another text; a rule other than the flat one under a guarantee with a Lipschitz constant.
+    """
     rule = parse_rule(text, mechanism.clip_norm)
     if isinstance(rule, Quantile) and mechanism.unit == "user":
         raise UnsupportedMechanism(

@@ -97,6 +97,7 @@ class SeedRun:
         None if the run diverged or was not evaluated in them, or where the mean is not finite or has no values.
 
         Args: metric: a name of `measured`; last_steps: if given, the answer is that of `last`.
+        Raises: InvalidInput: an unknown metric, or less than one step.
         """
         if last_steps is not None or not self.released:
             return self.last(metric, last_steps)
@@ -154,6 +155,7 @@ class Run(Shown):
             node: index or label, as of a trust model; seed: one of the runs, default the first.
             task: the trained task; needed for a run that was loaded from a file, which holds no code.
         Guarantee: the parameters are covered for the attackers that the mechanism's guarantee names.
+        Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
         task = task or self.task
         if task is None:
@@ -249,6 +251,8 @@ class Run(Shown):
 
         `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `config_hash` the mechanism's
         content hash. Loss, accuracy and metrics are `NotPrivate`.
+
+        Raises: MissingExtra: pandas is not installed.
         """
         mechanism, guarantee = self.mechanism, self.mechanism.guarantee
         dynamics, T = mechanism.algorithm.dynamics, mechanism.algorithm.num_steps
@@ -269,6 +273,8 @@ class Run(Shown):
 
         The file is readable by its owner alone: no guarantee covers the metrics (the header names them), and models and
         messages only for the attackers that it names. A file of a seeded run holds the seed of its noise.
+
+        Raises: InvalidInput: as for `Mechanism.save`.
         """
         content = {
             **{name: getattr(self, name) for name in _stored_fields()},
@@ -279,7 +285,10 @@ class Run(Shown):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Run:
-        """The run that `save` wrote; anew, trust: of the guarantee of its mechanism, see `Mechanism.load`."""
+        """The run that `save` wrote; anew, trust: of the guarantee of its mechanism, see `Mechanism.load`.
+
+        Raises: InvalidInput: as for `Mechanism.load`; seeds whose arrays do not fit the mechanism.
+        """
         content = archive.read(path, RUN)
         with archive.refusing(path, RUN):
             fields = {name: content[name] for name in _stored_fields()}
@@ -356,6 +365,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
     Args: ax: axes for the curves, which are then returned; default a Figure with final losses and guarantees;
         metric: "loss", "accuracy" of a classifier, or a requested metric.
+    Raises: InvalidInput: no run, another metric, or one that a run did not measure.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
     from ..pictures.style import mechanism_looks

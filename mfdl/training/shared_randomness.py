@@ -81,6 +81,7 @@ class HolderKeys:
         return cls(None, known)
 
     def key_for(self, holders: Iterable[int]) -> NoiseKey:
+        """The secret of a holder set. Raises: InvalidInput: naming the set, when its secret is missing."""
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
             raise InvalidInput(
@@ -113,6 +114,8 @@ class HolderKeys:
 def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]:
     """Columns of one step of the base noise by their holders, each list increasing and each column in one list.
 
+    Raises: InvalidInput: `noise.holders()` does not have one row per column and one column per node.
+
     >>> from mfdl.noise import IndependentNoise
     >>> columns_by_holders(IndependentNoise(num_steps=5, num_nodes=2))
     {frozenset({0}): array([0]), frozenset({1}): array([1])}
@@ -142,6 +145,7 @@ def base_columns(
     """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
     Args: columns: of a step, in any order; default all. shard: part of the coordinates, see `ColumnNormals`.
+    Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
     sets = columns_by_holders(noise)
@@ -261,6 +265,7 @@ def seal_group_key(
 
     Args: key: drawn by one member with `NoiseKey.from_entropy()`; pair: `pair_key` of sender and receiver for this run.
     Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
+    Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """
     cipher, context = _seal(pair, group, run_id, sender, receiver)
     nonce = secrets.token_bytes(NONCE_BYTES)
@@ -273,6 +278,8 @@ def open_group_key(
     """The secret that `seal_group_key` encrypted for this receiver.
 
     A dishonest sender can seal different secrets for different members; compare `key_id` to see it.
+
+    Raises: InvalidInput: changed in transit, or sealed for another group, run, sender or receiver.
     """
     from cryptography.exceptions import InvalidTag  # keeps `import mfdl` light
 
@@ -297,6 +304,7 @@ def agree(
     """The HolderKeys of every node of a deployment, agreed on in one process.
 
     Args: identities: of nodes 0 .. n - 1; holder_sets: e.g. of `columns_by_holders(noise)`.
+    Raises: InvalidInput: a holder set is empty or names a node without identity.
     Cost: about 0.1 ms per pair and per sealed key.
     """
     n = len(identities)

@@ -57,7 +57,10 @@ class SingleCopy:
 
 
 class NodeFile:
-    """The last step of a live node, in a folder that is locked until `close`, or until this and its node are gone."""
+    """The last step of a live node, in a folder that is locked until `close`, or until this and its node are gone.
+
+    Raises: InvalidInput: another node holds the folder, or it cannot be written.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path, lock = Path(folder) / "node.pt", contextlib.ExitStack()
@@ -76,7 +79,7 @@ class NodeFile:
         self._stamp = self._stamped()
 
     def load(self) -> dict[str, Any]:
-        """The last saved state, empty without one."""
+        """The last saved state, empty without one. Raises: InvalidInput: a damaged file."""
         try:
             return dict(torch.load(self.path, weights_only=True)) if self.path.exists() else {}
         except (RuntimeError, OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -109,7 +112,10 @@ class RecordSteps:
         self.steps: dict[int, list[int]] = {}
 
     def with_batch(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
-        """The steps of each record of a batch, step t included; in `steps` they count."""
+        """The steps of each record of a batch, step t included; in `steps` they count.
+
+        Raises: InvalidInput: the first record that stands twice or may not take part.
+        """
         if records is None or self._participation is None:
             return {}
         joined: dict[int, list[int]] = {}

@@ -190,6 +190,8 @@ class Messages(SecondMoments):
 def parse(spec: StepRule | str) -> StepRule:
     """The step rule that a text names; a `StepRule` as it is.
 
+    Raises: InvalidInput: another text, or a number out of range.
+
     >>> str(parse("rms:0.5")), str(parse("nesterov:0.9"))
     ('rms:0.5:0.9:0.05', 'nesterov:0.9')
     """

@@ -47,6 +47,8 @@ class ShardedNoise:
     piece, plus what an encoder stores of each. The noise depends on `size`: a run, and all holders of a column, take
     one size.
 
+    Raises: InvalidInput: more shards than SHARDS.
+
     >>> from mfdl.noise import IndependentNoise
     >>> pieces = ShardedNoise(IndependentNoise(5, 2), 1.0, NoiseKey.from_seed(0), dim=10, size=4)
     >>> [(where.start, where.stop, noise.shape) for where, noise in pieces.step(3)]
@@ -129,6 +131,9 @@ def node_stream(
             for noise on messages `np.flatnonzero(algorithm.message_sender == node)`.
     Guarantees: stacked over the nodes, the rows are those of `noise_stream` with the same keys: bit for bit for
         independent and step noise, to rounding otherwise.
+    Raises:
+        InvalidInput: node or a slot out of range, slots missing where noise is on messages, or a missing secret, naming
+            its holder set.
     Cost: per step, 1 us + 10 ns dim per column used; for operators that a user defines, also products with all columns.
     """
     n, width = noise.num_nodes, noise.slots_per_step

@@ -87,7 +87,10 @@ class PatternSet(abc.ABC):
         return bool(steps.any()) and self.heaviest(steps.astype(np.float64))[0] > 0
 
     def free(self) -> BoolArray:
-        """Entries (s, t), s != t, that no pattern holds; here by the heaviest pattern for each pair of steps."""
+        """Entries (s, t), s != t, that no pattern holds; here by the heaviest pattern for each pair of steps.
+
+        Cost: here the heaviest pattern for each pair of steps, once.
+        """
         return self._apart
 
     @property

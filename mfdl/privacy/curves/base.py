@@ -170,6 +170,7 @@ class PrivacyCurve(abc.ABC):
         """The least noise multiplier found at which the curve meets (epsilon, delta): it never misses the target.
 
         Args: by: "tightest" of all bounds, or another accounting that the curve names.
+        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
         """
 
     def retried(self) -> Self:

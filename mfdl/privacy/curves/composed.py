@@ -353,6 +353,7 @@ class Gaussian(PrivacyCurve):
 
 
 def require_same_adjacency(*curves: PrivacyCurve) -> None:
+    """Raises: InvalidInput: curves of different adjacencies."""
     if len({curve.adjacency for curve in curves}) > 1:
         raise InvalidInput(
             f"privacy curves compose only for the same adjacency, got {[curve.adjacency for curve in curves]}."

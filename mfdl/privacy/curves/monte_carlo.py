@@ -352,7 +352,10 @@ class Pair:
         return math.exp(min(700.0, min(each)))
 
     def mixture(self, direction: str, epsilon: float, count: int, failure: float, rng: np.random.Generator) -> Mixture:
-        """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else."""
+        """A mixture that makes the bound small at this epsilon, chosen by samples that are used for nothing else.
+
+        Raises: InvalidInput: an epsilon beyond `MOST_EPSILON`.
+        """
         _require_in_range(epsilon)
         bounded = self.bounded(direction, epsilon)
         tried, size = [bounded, *self._candidates(direction, epsilon)], len(self.gram)
@@ -422,7 +425,10 @@ class Draws:
     density: FloatArray
 
     def moments(self, epsilon: float) -> tuple[float, float]:
-        """Mean of X and of its square; inf where float64 cannot tell, never nan."""
+        """Mean of X and of its square; inf where float64 cannot tell, never nan.
+
+        Raises: InvalidInput: an epsilon beyond `MOST_EPSILON`.
+        """
         _require_in_range(epsilon)
         with np.errstate(all="ignore"):
             gain = np.clip(self.a - math.exp(epsilon) * self.b, 0.0, None)

@@ -97,7 +97,10 @@ class PoissonGaussian(LossCurve):
         return _least(self.at(1.0), epsilon, delta, by)
 
     def dp_event(self) -> DpEvent:
-        """T Poisson-sampled Gaussian events; none of replace-one, where default relations would lose too little."""
+        """T Poisson-sampled Gaussian events; none of replace-one, where default relations would lose too little.
+
+        Raises: UnsupportedMechanism: replace-one, for which an accountant's default relation would lose too little.
+        """
         import dp_accounting
 
         if self.adjacency == "replace-one":

@@ -112,6 +112,7 @@ class ViewGram:
 
     @property
     def matrix(self) -> FloatArray:
+        """X, shape (T, T). Raises: UnsupportedMechanism: of an encoder with structure over too many steps."""
         if self.structured is not None:
             C = np.asarray(written_out(self.structured.encoder).array)
             return np.asarray(self.structured.weight * (C.T @ C))

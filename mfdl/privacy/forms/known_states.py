@@ -103,6 +103,8 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
 
     None: noise at rounding level was neglected at a node whose messages lack any other (then nothing bounds it), or the
     noise of messages is a rounded product whose rows depend on each other or nearly so.
+    Guarantees: the true X is at most inflation times (values + errors), see `ViewGram`; a victim whose gradient shows
+        without noise has a leak at that step.
     Cost: O(T^2) per victim with numbers of its own, O(T n) and one singular value decomposition per block besides.
     """
     of_kind = [seen for kind in states.kinds if (seen := _shown_by(kind)) is not None]

@@ -334,6 +334,7 @@ def gradient_differences(
     of that, or zero; all others are zero. It shrinks to zero.
 
     Raises: InvalidInput: unknown adjacency, clip_norm not > 0, no node or dimension, an unknown victim.
+    Guarantees: no row is longer than `record_shift(adjacency, clip_norm)`, in exact arithmetic.
     """
     n, d = integer_at_least(1, num_nodes=num_nodes), integer_at_least(1, dimension=dimension)
     shift = record_shift(adjacency, clip_norm)

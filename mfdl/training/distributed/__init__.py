@@ -169,6 +169,7 @@ _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 
 
 def require_packages() -> None:
+    """Refuses several ranks before any work. Raises: MissingExtra: a required package is not installed."""
     for package in ("cloudpickle", "pymetis"):
         errors.imported(package, SHARED_RUN, "train in one process, without ranks")
 
@@ -310,6 +311,7 @@ class Seen:
 class Share:
     """The rows of an algorithm that one rank of a group holds; nodes, slots: in increasing order, None: all.
 
+    Raises: InvalidInput: more ranks than nodes.
     Cost: O(entries) for each distinct map.
     """
 
@@ -417,7 +419,10 @@ class Shares:
 
     @classmethod
     def from_algorithm(cls, algorithm: LinearAlgorithm, num_ranks: int) -> Shares:
-        """Assigns nodes by the links of the graph, messages by their senders, state by its model."""
+        """Assigns nodes by the links of the graph, messages by their senders, state by its model.
+
+        Raises: InvalidInput: more ranks than nodes.
+        """
         links = _links(algorithm)
         nodes, num_slots = partition(links, num_ranks), algorithm.noise.slots_per_step
         messages, unassigned = nodes[algorithm.message_sender], np.full(num_slots, NO_RANK)
@@ -440,7 +445,10 @@ class Shares:
 
 
 def partition(links: sp.coo_array, num_ranks: int) -> RankOfRow:
-    """The rank of each node: parts of nearly equal size with few links between them (METIS)."""
+    """The rank of each node: parts of nearly equal size with few links between them (METIS).
+
+    Raises: InvalidInput: more ranks than nodes.
+    """
     num_nodes = links.shape[0]
     if num_ranks > num_nodes:
         raise InvalidInput(

@@ -36,6 +36,9 @@ def names() -> list[str]:
 def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None, **params: Any) -> Task:
     """The task of a name, of a data file or of a function in a Python file, on the nodes of a graph.
 
+    Raises:
+        InvalidInput: unknown name or parameter, one given twice or of another type; refusals of the task's function.
+
     >>> load("digits:test_fraction=0.2", 4)
     Task digits (classification) on 4 nodes: 1438 train and 359 test records of shape (64,), partition uniform
 

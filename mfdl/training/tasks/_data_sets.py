@@ -351,6 +351,9 @@ def quadratic(
         metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
             ||x - x*||^2, or "excess-loss", f(x) - f(x*).
         start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
+    Raises:
+        InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
+            metric or start.
     """
     A, b = check.finite_array(3, matrices=matrices), check.finite_array(2, values=values)
     if A.shape[:2] != b.shape or A.shape[1] < A.shape[2] or A.size == 0:

@@ -182,6 +182,7 @@ class Task:
         """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
 
         Args: parameters: those of a node, shape (d,); seed: of the run, which decides the frozen ones.
+        Raises: InvalidInput: another number of parameters.
         """
         module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL))
         modules.in_types(module, torch.float32)
@@ -224,6 +225,8 @@ class Task:
         Where messages are hidden they change the privacy loss: calibrate
         `algorithm.with_divisors(task.public_batch_sizes(period))` there, with the seed of the run where
         `batch_sizes_depend_on_seed`.
+
+        Raises: InvalidInput: no seed, and the sizes depend on it.
         """
         periods = np.array(periods_of_nodes(period, self.num_nodes))
         if seed is None:
@@ -240,6 +243,8 @@ class Task:
 
         `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners if records change,
         as neighbouring data sets must.
+
+        Raises: InvalidInput: a partition that does not give every record to exactly one node.
         """
         owners = np.empty(len(self.targets), dtype=np.int64)
         seed = check.integer_at_least(0, seed=seed)
@@ -308,6 +313,8 @@ def from_module(
     record_owners: Any = 1,
 ) -> Task:
     """The task of a user's own module, per-record loss and records.
+
+    Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
 
     >>> x, y = torch.randn(40, 3), torch.arange(40) % 2
     >>> records = torch.utils.data.TensorDataset(x, y)

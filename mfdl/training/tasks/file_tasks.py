@@ -63,6 +63,8 @@ class FileText(NamedTuple):
 def parse_file_text(text: str) -> FileText | None:
     """The parts of `PATH:key=value,...`; None for a text that begins with no data file.
 
+    Raises: InvalidInput: a file of another format, a value without a key.
+
     >>> parse_file_text("own.csv:target=price,drop=id,name")
     FileText(path='own.csv', settings=(('target', 'price'), ('drop', 'id,name')))
     >>> parse_file_text("digits:model=mlp") is None
@@ -146,7 +148,10 @@ def from_file(
 
 
 def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options of a text as arguments of `from_file`."""
+    """The options of a text as arguments of `from_file`.
+
+    Raises: InvalidInput: an unknown option, one given twice, a value of another type.
+    """
     for key in (key for key, _ in text.settings if key in SCALING):
         raise InvalidInput(
             f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
@@ -262,7 +267,10 @@ def summary_of_task(text: str, task: Task) -> FileSummary:
 
 
 def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
-    """The summary of a data file, and with a graph of the task on it."""
+    """The summary of a data file, and with a graph of the task on it.
+
+    Raises: InvalidInput: a file that cannot be read, an unknown option.
+    """
     arguments = file_options(text)
     model_options = {name: arguments.pop(name) for name in ("partition", "model", "hidden") if name in arguments}
     options = TableOptions(model=model_options.get("model", "linear"), **arguments)
@@ -350,6 +358,7 @@ def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], dat
         graph: goes to a parameter `graph` (a networkx graph, or the number of nodes if only that is known) or to the
             first parameter; its number of nodes to a parameter `num_nodes`.
         given: parameters in Python, beside those of the text.
+    Raises: InvalidInput: no such file or function, code that fails, a value that is no task, another number of nodes.
     """
     path, num_nodes = Path(text.path), node_count(graph)
     where, folder = f"{path.name}:{text.function}", str(path.resolve().parent)

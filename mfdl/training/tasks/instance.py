@@ -119,6 +119,7 @@ class TaskInstance:
         """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
         Args: scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
+        Raises: InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
         require_known("unit", str(unit), UNITS)
         scales = None if scales is None else scales.to(models)
@@ -137,6 +138,7 @@ class TaskInstance:
         Guarantees:
             Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
             the batch is empty (`clipped_rows`). A node's row depends on its own model and records only.
+        Raises: as `clipped_gradients`.
         Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
         """
         features, targets, mask = self._batches(models, step)
@@ -171,6 +173,7 @@ class TaskInstance:
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
             (`RecordClipping.sums`). A node's row depends on its own model and records only.
+        Raises: as `clipped_gradients`.
         Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are; of large layers the inputs
             and backprops of a record, not its gradient (`RecordClipping`).
         """
@@ -227,6 +230,7 @@ class TaskInstance:
 
         Args: measured: further metrics (`mfdl.metrics.METRICS`), which change no bit of loss and accuracy; average: the
             mean model of all nodes, (1, d), default that of `models`.
+        Raises: InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
             "average_train_loss" one, the other two together one over the test set.
         """

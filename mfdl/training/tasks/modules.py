@@ -225,7 +225,13 @@ def record_copies(parameters: Parameters, num_records: int) -> Parameters:
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
-    """A `PerRecordModel`, checked on a few records of the task."""
+    """A `PerRecordModel`, checked on a few records of the task.
+
+    Raises:
+        UnsupportedMechanism: a layer mixes records, draws at random or changes buffers or parameters, or torch cannot
+            take its per-record gradients.
+        InvalidInput: the module fails on the records, or the loss is not a scalar per record.
+    """
     refuse_by_name(module)
     with torch.no_grad():
         output = _refuse_by_trial(module, features)

@@ -64,7 +64,11 @@ class Partition(abc.ABC):
 
 
 def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-    """`partition.rows_of_nodes`, checked in O(N): a guarantee for one record assumes that it is at one node."""
+    """`partition.rows_of_nodes`, checked in O(N): a guarantee for one record assumes that it is at one node.
+
+    Raises: InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
+    Cost: O(N).
+    """
     check.instance(Partition, partition=partition)
     num_nodes, seed = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(0, seed=seed)
     targets = check.as_array(targets=targets)
@@ -231,6 +235,8 @@ class Fixed(Partition):
 def parse(spec: Partition | str) -> Partition:
     """The partition of a text, "uniform" or "dirichlet:alpha=A,min_records=M"; a partition is returned as it is.
 
+    Raises: InvalidInput: another text, a parameter that is unknown, missing, given twice or out of range.
+
     >>> parse("dirichlet:alpha=10")
     Dirichlet(alpha=10.0, min_records=1)
     """
@@ -261,6 +267,7 @@ def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
 
 
 def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
+    """b_u of each node. Raises: InvalidInput: no integers >= 1, or another number of them than nodes."""
     if not isinstance(period, Sequence) or isinstance(period, str):
         return (check.integer_at_least(1, period=period),) * num_nodes
     if len(period) != num_nodes:
@@ -269,7 +276,10 @@ def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
 
 
 def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> Rows:
-    """Rows of the records at (node, step class, slot), -1 where there is none."""
+    """Rows of the records at (node, step class, slot), -1 where there is none.
+
+    Raises: InvalidInput: a node holds fewer records than its period has steps.
+    """
     sizes, period_of = np.array([*map(len, rows_of_nodes)]), np.asarray(periods)
     num_records, num_nodes = int(sizes.sum()), len(rows_of_nodes)
     missing = period_of - sizes

@@ -97,6 +97,8 @@ class Preconditioner:
             public: which records these are and why they are public, in words.
             diagonal: each coordinate by itself; center: subtract the mean of the public features first.
 
+        Raises: InvalidInput: features that are not finite or all 0, `public` empty.
+
         >>> P = Preconditioner.from_public_features(np.diag([3.0, 1.0]), public="two published records")
         >>> (P.scales @ np.diag([4.5, 0.5]) @ P.scales.T).round(2) + 0.0
         array([[1., 0.],
@@ -170,6 +172,8 @@ def public_features_file(exponent: float, path: str) -> Preconditioner:
 
 def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
     """The preconditioner of a text; a `Preconditioner` as it is.
+
+    Raises: InvalidInput: another text, a file that cannot be read, another number of features.
 
     >>> parse("power:0.5", 4).scales.round(3)
     array([1.   , 1.414, 1.732, 2.   ])

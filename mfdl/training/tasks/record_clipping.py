@@ -230,6 +230,7 @@ class RecordClipping:
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
+        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
         rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
         part_of = {name: number for number, (_, names) in enumerate(rule.parts(self.model.shapes)) for name in names}

@@ -25,7 +25,10 @@ ARRAYS = ("features", "targets", "test_features", "test_targets")
 
 
 def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets."""
+    """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets.
+
+    Raises: InvalidInput: both given, neither, or half of either; a Dataset that cannot be stacked.
+    """
     missing = [name for name, array in arrays.items() if array is None]
     datasets = {"train": train, "test": test}
     lacking = [name for name, dataset in datasets.items() if dataset is None]
@@ -49,7 +52,10 @@ def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, An
 
 
 def dataset_arrays(**named: Any) -> tuple[Any, Any]:
-    """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record."""
+    """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record.
+
+    Raises: InvalidInput: no Dataset of known length, an item that is no pair of numbers, or items of several shapes.
+    """
     name, dataset = check.name_and_value(named)
     if isinstance(dataset, DataLoader):
         raise InvalidInput(f"{name} must be a Dataset, got a DataLoader, which makes batches; give loader.dataset.")
@@ -111,7 +117,10 @@ def _stacked(name: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def by_name(features: Any, test_features: Any) -> Any:
-    """The test features with columns in the order of the train features, if both are tables with names of columns."""
+    """The test features with columns in the order of the train features, if both are tables with names of columns.
+
+    Raises: InvalidInput: names that are not the same, or that repeat in another order.
+    """
     if not (hasattr(features, "columns") and hasattr(test_features, "columns")):
         return test_features
     names, others = list(features.columns), list(test_features.columns)

@@ -98,7 +98,10 @@ class TableColumn:
             )
 
     def numbers(self, where: str) -> NDArray[np.float64]:
-        """Finite numbers, shape (rows,); true and false are 1 and 0."""
+        """Finite numbers, shape (rows,); true and false are 1 and 0.
+
+        Raises: InvalidInput: a missing value, a word, another type, an infinite number; the message names the row.
+        """
         way_out = f"number its values, encode them as columns of 0 and 1, or leave it out with drop={self.name}"
         if self.foreign:
             raise InvalidInput(f"column {self.name!r} of {where} must hold numbers, got {self.foreign}; {way_out}.")
@@ -201,6 +204,7 @@ class DataTable:
         return len(self.columns[0].cells) if self.columns else 0
 
     def column(self, name: str, option: str) -> TableColumn:
+        """The column of a name. Raises: InvalidInput: no such column; the message names the nearest."""
         if name not in self.by_name:
             raise unknown_column(self.where, name, option, [*self.by_name])
         return self.by_name[name]
@@ -230,7 +234,13 @@ _COMPRESSED |= {b"\x28\xb5\x2f\xfd": "compressed by zstd", b"PAR1": "a Parquet f
 
 
 def read_table(path: Path) -> DataTable:
-    """The table of a file; cost O(its size), CSV as texts of about 60 bytes a cell."""
+    """The table of a file; cost O(its size), CSV as texts of about 60 bytes a cell.
+
+    Raises:
+        InvalidInput: a file that is missing, damaged, empty or of another format; names of columns that repeat.
+        MissingExtra: a Parquet file without pyarrow.
+    Cost: O(size of the file); CSV as texts of about 60 bytes a cell.
+    """
     suffix = format_suffix(path)
     if suffix is None:
         raise unknown_format(path)

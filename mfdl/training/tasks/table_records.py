@@ -151,7 +151,10 @@ class TableRecords:
 
 
 def roles(table: DataTable, options: TableOptions) -> TableRoles:
-    """The columns that options name."""
+    """The columns that options name.
+
+    Raises: InvalidInput: a column that does not exist or has two roles, no target, no feature left.
+    """
     target = _side("target", options.target, table, table.target)
     if target is None:
         some = ", ".join(column.name for column in table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
@@ -190,7 +193,10 @@ def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | 
 
 
 def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
-    """The kind that options or the target decide; integers do not."""
+    """The kind that options or the target decide; integers do not.
+
+    Raises: InvalidInput: integers without a kind; a kind that does not fit the target.
+    """
     kind = "classification" if options.kind is None and options.classes is not None else options.kind
     words = target.kind in ("words", "true or false")
     if target.foreign or (kind is None and target.has_decimal_commas):
@@ -215,7 +221,11 @@ def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind
 
 
 def read_records(path: Path, options: TableOptions) -> TableRecords:
-    """The records of a file, and of its test file if there is one."""
+    """The records of a file, and of its test file if there is one.
+
+    Raises: as `read_table` and `roles`; InvalidInput: values that are missing or no numbers, one class only, a test
+        file with other columns, too few records to hold some back.
+    """
     table = read_table(path)
     return table_records(table, options, test_table(table, options))
 

@@ -189,7 +189,10 @@ class StructuredFactorization(Certified):
 def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
-    """The best of a form, as far as the search can tell ("stationary"), and a bound on all encoders."""
+    """The best of a form, as far as the search can tell ("stationary"), and a bound on all encoders.
+
+    Raises: as `best_encoder`.
+    """
     began = time.perf_counter()
     searched = best_encoder(cost, patterns, form, max_iterations=max_iterations)
     size = squared(searched.encoder)[0]
