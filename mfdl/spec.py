@@ -409,15 +409,15 @@ class Given(str, Generic[Value]):
 
     @property
     def label(self) -> str:
-        return label_of(self)
+        return text_label(self)
 
 
-def label_of(text: str) -> str:
+def text_label(text: str) -> str:
     """The label of an object's text; any other text as it is."""
     return text.split(":")[1] if text.startswith(PREFIX) and text.count(":") > 1 else text
 
 
-def value_of(text: Any, option: str) -> Any:
+def given_value(text: Any, option: str) -> Any:
     """The object of a text, or what is given if it is none.
 
     Raises: InvalidInput: the text of an object without the object, as it stands in a file.

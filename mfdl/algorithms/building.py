@@ -1,4 +1,4 @@
-"""What stands around every builder: its name in the registry, and checks before it works and of what it makes.
+"""Decorators of builders: names in the registry, checks of their arguments and of the algorithms that they return.
 
 A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps. Which node computes
 an entry of the state cannot be told from the maps: the author answers for it.

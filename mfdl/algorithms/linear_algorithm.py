@@ -149,7 +149,7 @@ class LinearAlgorithm(LinearRecursion, Shown):
 
     @classmethod
     def from_stored(cls, kinds: Sequence[Round], kind_of_round: NDArray[np.intp], **fields: Any) -> LinearAlgorithm:
-        """What a factorization claims of itself is taken as it is: no guarantee rests on it."""
+        """The algorithm of stored fields; no guarantee rests on what its factorization claims of itself."""
         return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:

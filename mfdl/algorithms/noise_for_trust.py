@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     class TrustModel(Protocol):
-        """What is called here of `mfdl.trust`, which stands on this package."""
+        """The methods that are called here of a trust model; `mfdl.trust` imports this package."""
 
         def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]: ...
         def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]: ...

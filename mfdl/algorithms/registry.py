@@ -16,7 +16,7 @@ from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..objective import ErrorWeights
 from ..participation import BallsInBins, Participation
-from ..spec import PREFIX, Parameter, setting, value_of
+from ..spec import PREFIX, Parameter, given_value, setting
 from .building import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, builder, shares_noise
 from .factorized import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
@@ -96,7 +96,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """
     check_name(name)
     if name.startswith(PREFIX):
-        return _built_by_caller(value_of(name, "mechanisms"), dynamics, participation)
+        return _built_by_caller(given_value(name, "mechanisms"), dynamics, participation)
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
     if participation.public is not participation:

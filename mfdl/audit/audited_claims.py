@@ -1,4 +1,4 @@
-"""What an audit is about, what is claimed of each victim, and what the audit shows: lower bounds beside the claim.
+"""The settings of an audit, the claim about each victim, and the result: lower bounds beside the claim.
 
 The claims of a victim are the curve that the accountant finds now and the one that a guarantee states; both must hold.
 An audit of the accountant's number alone would miss a guarantee that was computed wrongly from it, or long ago.
@@ -114,7 +114,7 @@ class CanaryResult:
 
 @dataclasses.dataclass(frozen=True)
 class AuditCircumstances:
-    """What ran in an audit; `trials` runs per canary and input measure, and `level` holds for all bounds together."""
+    """The conditions of an audit; `trials` runs per canary and input measure, `level` holds for all bounds together."""
 
     mechanism: str
     trust: str
@@ -304,7 +304,7 @@ class AuditSettings:
 
     @functools.cached_property
     def losses(self) -> Losses:
-        """Of the audited victims, for any noise."""
+        """The losses of the audited victims, for any noise."""
         clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
         release = None if self.draws_bins else self.released

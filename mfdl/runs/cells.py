@@ -25,7 +25,7 @@ from ..privacy import gaussian
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
-from ..spec import value_of
+from ..spec import given_value
 from .experiment import Experiment
 from .option_files import is_own
 from .options import OnGraph
@@ -70,7 +70,7 @@ class Shared:
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
     def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
-        if not isinstance(task := value_of(name, "task"), str):
+        if not isinstance(task := given_value(name, "task"), str):
             if partition is not None:
                 raise InvalidInput(f"partition {partition} is for tasks by name; the task given has its own.")
             task.require_nodes(self.network(place)[0].labels)

@@ -20,7 +20,7 @@ from ..participation import Participation
 from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
-from ..spec import label_of
+from ..spec import text_label
 from ..training.run import Run
 from .cells import Plan, Shared, comparison_cells
 from .comparing import comparison_grid, run_comparison
@@ -223,7 +223,7 @@ class Comparison(Shown):
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
             rate = (config.learning_rate,) if "learning_rate" in self.several else ()
-            runs |= {(label_of(name), budget, *rate): ComparedRun(name, plan, store) for name in config.mechanisms}
+            runs |= {(text_label(name), budget, *rate): ComparedRun(name, plan, store) for name in config.mechanisms}
         return runs
 
     def table(self) -> list[dict[str, Any]]:

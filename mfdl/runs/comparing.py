@@ -32,7 +32,7 @@ from ..metrics import result_key
 from ..pictures.style import write_figure
 from ..privacy.guarantee_texts import in_common
 from ..progress import Advance, Progress, reporter
-from ..spec import label_of
+from ..spec import text_label
 from ..training import distributed
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged
@@ -204,7 +204,7 @@ class Folder:
         return {
             **circumstances(config, plan.graph, plan.gossip),
             **config.values("unit", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
-            "trust": label_of(config.trust), **self._view(), "gossip_hash": plan.gossip.content_hash,
+            "trust": text_label(config.trust), **self._view(), "gossip_hash": plan.gossip.content_hash,
             "task": plan.task.name, "steps": plan.participation.num_steps,
             "participation": {**plan.participation.to_dict(), **config.values("epochs", "period")},
             "across_trust_models": self._across(), "mu": json_number(plan.mu), "epsilon": json_number(plan.epsilon),
@@ -276,7 +276,7 @@ class Folder:
 
     def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
         name, mechanism = ended.name, self.mechanisms[ended.name]
-        guarantee, runs, label = mechanism.guarantee, self._mechanism_runs(name), label_of(name)
+        guarantee, runs, label = mechanism.guarantee, self._mechanism_runs(name), text_label(name)
         measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
         over = aggregated(runs, (*measured, "seconds"))
         whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]

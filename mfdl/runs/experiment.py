@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import metrics
 from ..errors import InvalidInput
-from ..spec import label_of, value_of
+from ..spec import given_value, text_label
 from . import options
 from .option_files import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
@@ -205,7 +205,7 @@ class Experiment(Protects, OnGraph):
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
-        labels = [label_of(name) for name in self.mechanisms]
+        labels = [text_label(name) for name in self.mechanisms]
         if alike := [label for label in labels if labels.count(label) > 1]:
             raise InvalidInput(
                 f"mechanisms must have names that differ, and two are called {alike[0]!r}: rename the function or the "
@@ -340,7 +340,7 @@ class Experiment(Protects, OnGraph):
         return registry.parse_parameters(name, given)
 
     def trust_model(self) -> TrustModel:
-        model: TrustModel = value_of(self.trust, "trust") if is_own(self.trust) else options.named_trust(self)
+        model: TrustModel = given_value(self.trust, "trust") if is_own(self.trust) else options.named_trust(self)
         return model
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput
 from ..graph_formats import SUFFIXES
-from ..spec import value_of
+from ..spec import given_value
 from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:
@@ -229,10 +229,10 @@ class OnGraph(Config):
         """The connected graph as arrays, for millions of nodes, and its gossip matrix."""
         from .. import gossip, graphs
 
-        source = value_of(self.graph, "graph")
+        source = given_value(self.graph, "graph")
         loaded = graphs.load_sparse(source, largest_component=self.largest_component, data_home=self.data_home)
         graphs.require_connected(loaded)
-        weights = value_of(self.gossip, "gossip")
+        weights = given_value(self.gossip, "gossip")
         if isinstance(weights, str):
             return loaded, gossip.load(weights, loaded)
         if isinstance(weights, gossip.GossipMatrix):

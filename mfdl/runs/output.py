@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__, display
 from ..errors import InvalidInput
-from ..spec import label_of
+from ..spec import text_label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -165,5 +165,5 @@ def versions() -> dict[str, str]:
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:
     from .. import graphs
 
-    network = {"graph": label_of(config.graph), "graph_hash": graphs.content_hash(graph), "gossip": gossip.name}
+    network = {"graph": text_label(config.graph), "graph_hash": graphs.content_hash(graph), "gossip": gossip.name}
     return {**network, "nodes": gossip.num_nodes, "versions": versions(), "config": config.options()}

@@ -17,7 +17,7 @@ from ..errors import InvalidInput, require_known
 from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.style import LINE_INCHES, caption_lines, mechanism_looks, quiet, write_caption
-from ..spec import label_of
+from ..spec import text_label
 from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
@@ -74,7 +74,7 @@ def comparison_caption(result: Mapping[str, Any]) -> str:
     rates = rates if isinstance(rates, list) else [rates]
     rule, seeds = result.get("config", {}).get("lr_schedule"), result["seeds"]
     trained = (
-        f"Task {result['task']} on {label_of(result['graph'])} with {result['nodes']} nodes and gossip "
+        f"Task {result['task']} on {text_label(result['graph'])} with {result['nodes']} nodes and gossip "
         f"{result['gossip']}, {participation['epochs']} epochs of {participation['period']} steps, learning rate "
         f"{', '.join(f'{rate:g}' for rate in rates)}{'' if rule is None else f' ({rule})'}, "
         f"{f'seed {seeds[0]}' if len(seeds) == 1 else f'seeds {seeds[0]} to {seeds[-1]}'}."

@@ -26,7 +26,7 @@ from ..factorization.solutions import Solutions
 from ..mechanism import Mechanism
 from ..metrics import metric_of
 from ..progress import Advance, Progress, reporter
-from ..spec import label_of
+from ..spec import text_label
 from ..training import replay, tasks
 from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
@@ -232,7 +232,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
     return {
         **{name: json_number(value) for name, value in ended.items()}, "seed": seed.seed, "diverged": seed.diverged,
         **({"dropped_records": seed.dropped_records} if seed.dropped_records else {}), "cell": cell.hash,
-        "config": cell.options, "mechanism": cell.mechanism, "label": label_of(cell.mechanism),
+        "config": cell.options, "mechanism": cell.mechanism, "label": text_label(cell.mechanism),
         **{name: getattr(guarantee, name) for name in ("trust", "attacker")}, "mu": json_number(guarantee.mu),
         "epsilon": json_number(guarantee.epsilon(config.delta)),
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"), "lr": config.learning_rate,

@@ -24,7 +24,7 @@ from mfdl.runs.compared import COLUMNS, privacy_options
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs, points
 from mfdl.runs.store import CONDITIONS, RunSteps, save_steps
-from mfdl.spec import Given, label_of, value_of
+from mfdl.spec import Given, given_value, text_label
 
 PRIVACY = Privacy(trust.LDP(), **ZERO_OUT)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
@@ -190,11 +190,11 @@ class TestGiven:
         given = Given.named("a b,c", "f" * 64, task())
         again = pickle.loads(pickle.dumps(given))
         assert again == given == "own:a-b-c:" + "f" * 16
-        assert (again.value.content_hash, label_of(given)) == (task().content_hash, "a-b-c")
+        assert (again.value.content_hash, text_label(given)) == (task().content_hash, "a-b-c")
 
     def test_a_text_without_its_object_is_refused(self):
-        assert value_of("ring:n=4", "graph") == "ring:n=4"
-        refuses("give the object again", lambda: value_of(str(Given.named("mine", "0" * 16, None)), "task"))
+        assert given_value("ring:n=4", "graph") == "ring:n=4"
+        refuses("give the object again", lambda: given_value(str(Given.named("mine", "0" * 16, None)), "task"))
 
     def test_equal_objects_are_equal_options(self):
         same = [Experiment(graph=graph, task=task()) for graph in (GRAPH, GRAPH.copy())]

@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 
 def tracked(scale: RunScale, label: str, items: Sequence[Item]) -> Iterator[Item]:
-    """The items, one by one, behind a progress bar."""
+    """Yields the items, and shows a progress bar meanwhile."""
     with reporter(scale.progress).bar(label, len(items)) as advance:
         for item in items:
             yield item

@@ -128,7 +128,7 @@ BOUNDS: dict[str, Bound] = {"published, squared": muffliato_squared, "published,
 def published_losses(
     mechanism: str, trust: str, algorithm: LinearAlgorithm, attackers: Sequence[tuple[int, ...]]
 ) -> list[PublishedLosses]:
-    """Both bounds, where they are stated: single attackers, a record in every step or in one; else none."""
+    """Privacy losses by both published bounds; none but for single attackers and a record in every step or in one."""
     scheme = algorithm.participation
     every_step = scheme.in_every_step
     once = not scheme.secret and all(each.patterns_of_record().uses == 1 for each in scheme.distinct())

@@ -1,8 +1,7 @@
 """Tasks of a user's file: data, `PATH:target=COLUMN,...` or `from_file`, and code, `FILE.py:FUNCTION,key=value,...`.
 
-Both texts of a data file give the same task, and so do files of the same content under two names. `FileSummary`
-describes a data file and its task before training, with the reason if it is refused. A Python file is run, with its
-folder on the import path, so it must be trusted like any program.
+The task of a data file depends on its content, not on its name. `FileSummary` describes it before training, with the
+reason if it is refused. A Python file is run, with its folder on the import path: trust it like any program.
 """
 
 from __future__ import annotations
